@@ -23,9 +23,8 @@ u64 occupied_pages(const std::vector<wire::ChunkUsage>& usage, const std::vector
 // Freezes chunks and moves what they hold.
 class ChunkEmptier {
  public:
-  ChunkEmptier(PageMover& mover, const std::vector<u32>& chunks, const RelocationGoesOn& goes_on,
-               const std::function<Status()>& checkpoint)
-      : mover_(mover), chunks_(chunks), goes_on_(goes_on), checkpoint_(checkpoint) {}
+  ChunkEmptier(PageMover& mover, const std::vector<u32>& chunks, const RelocationGoesOn& goes_on, PoolHost& host)
+      : mover_(mover), chunks_(chunks), goes_on_(goes_on), host_(host) {}
 
   RelocationResult run() {
     result_.status = look();
@@ -55,7 +54,7 @@ class ChunkEmptier {
   Status freeze_one(u32 chunk) {
     Status status = mover_.freeze(chunk);
     for (u32 attempt = 0; status == Status::no_space && attempt < 2; ++attempt) {
-      const Status written = checkpoint_();
+      const Status written = host_.checkpoint();
       if (written != Status::ok) return written;
       status = mover_.freeze(chunk);
     }
@@ -81,7 +80,7 @@ class ChunkEmptier {
       result_.progress.stayed_count = 0;
       const u64 moved_before = result_.progress.moved_count;
       Status status = move_once();
-      if (status == Status::ok) status = checkpoint_();
+      if (status == Status::ok) status = host_.checkpoint();
       if (status == Status::ok) status = look();
       if (status != Status::ok) return status;
       left = occupied_pages(usage_, chunks_);
@@ -135,7 +134,7 @@ class ChunkEmptier {
   PageMover& mover_;
   const std::vector<u32>& chunks_;
   const RelocationGoesOn& goes_on_;
-  const std::function<Status()>& checkpoint_;
+  PoolHost& host_;
   std::vector<wire::ChunkUsage> usage_;
   RelocationResult result_;
 };
@@ -143,8 +142,8 @@ class ChunkEmptier {
 }  // namespace
 
 RelocationResult empty_chunks(PageMover& mover, const std::vector<u32>& chunks, const RelocationGoesOn& goes_on,
-                              const std::function<Status()>& checkpoint) {
-  return ChunkEmptier(mover, chunks, goes_on, checkpoint).run();
+                              PoolHost& host) {
+  return ChunkEmptier(mover, chunks, goes_on, host).run();
 }
 
 }  // namespace gpu4fs::maintenance

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "maintenance/page_mover.hpp"
+#include "maintenance/pool_host.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -25,9 +26,9 @@ struct RelocationResult {
   std::vector<u32> not_empty;
 };
 
-// The chunks stay frozen, unless they cannot all be frozen: then those that this call has frozen are not. `checkpoint`
-// writes a forced one.
+// The chunks stay frozen, unless they cannot all be frozen: then those that this call has frozen are not. `host` writes
+// the checkpoints.
 RelocationResult empty_chunks(PageMover& mover, const std::vector<u32>& chunks, const RelocationGoesOn& goes_on,
-                              const std::function<Status()>& checkpoint);
+                              PoolHost& host);
 
 }  // namespace gpu4fs::maintenance

@@ -36,8 +36,8 @@ bool is_same_path(const std::string& a, const std::string& b) {
 }  // namespace
 
 u32 DeviceExchange::find_device(const std::string& text) const {
-  const std::shared_lock lock(context_.tables);
-  const std::vector<pool::OpenedDevice>& devices = context_.pool.devices;
+  const std::shared_lock lock(mounted_.tables);
+  const std::vector<pool::OpenedDevice>& devices = mounted_.pool.devices;
   u32 index = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, index);
@@ -53,16 +53,12 @@ u32 DeviceExchange::find_device(const std::string& text) const {
                         fmt::format("'{}' is no device of the pool: neither index, nor path, nor UUID", text));
 }
 
-u64 DeviceExchange::lost_devices() const {
-  return session::PoolInspector(*context_.setup.host, context_.open_close).lost_devices();
-}
-
 // The one whose file is there.
 u32 DeviceExchange::find_stale() const {
-  const u64 lost = lost_devices();
+  const u64 lost = mounted_.lost_devices();
   std::optional<u32> found;
-  for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
-    if ((lost >> i & 1) == 0 || context_.pool.devices[i].state == pool::MemberState::missing) continue;
+  for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
+    if ((lost >> i & 1) == 0 || mounted_.pool.devices[i].state == pool::MemberState::missing) continue;
     if (found) throw pool::PoolError(Status::invalid_argument, "several devices are stale: say which one");
     found = i;
   }
@@ -72,13 +68,12 @@ u32 DeviceExchange::find_stale() const {
 }
 
 void DeviceExchange::give_up(u32 device) {
-  (void)context_.rebuilder.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
+  (void)rebuilder_.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
 }
 
 // The device is lost afterwards, if it was not before, and durable superblocks say so.
 void DeviceExchange::make_stale(u32 device) {
-  const ring::Completion lost =
-      context_.rebuilder.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
+  const ring::Completion lost = rebuilder_.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
   if (lost.status == Status::busy) {
     throw pool::PoolError(
         Status::busy,
@@ -88,13 +83,13 @@ void DeviceExchange::make_stale(u32 device) {
                     device));
   }
   if (lost.status != Status::ok) throw pool::PoolError(lost.status, status_text(lost.status));
-  const Status status = context_.checkpoint();
+  const Status status = host_.checkpoint();
   if (status != Status::ok)
     throw pool::PoolError(status, fmt::format("a checkpoint was not written: {}", status_text(status)));
 }
 
 void DeviceExchange::refuse_member(const pool::DeviceFile& file) const {
-  for (const pool::OpenedDevice& device : context_.pool.devices) {
+  for (const pool::OpenedDevice& device : mounted_.pool.devices) {
     if (device.file.fd() < 0 || !device.file.is_same_file(file)) continue;
     throw pool::PoolError(Status::invalid_argument, fmt::format("{}: is a device of the pool", file.path()));
   }
@@ -106,7 +101,7 @@ DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& 
       pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
   // A replacement that was interrupted goes on.
   try {
-    const format::DevicePart part = pool::stale_part(context_.pool, device, file);
+    const format::DevicePart part = pool::stale_part(mounted_.pool, device, file);
     return {std::move(file), part, false, false, path};
   } catch (const pool::PoolError&) {
     // It is what it is.
@@ -116,7 +111,7 @@ DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& 
     throw pool::PoolError(Status::exists,
                           fmt::format("{}: holds {}; it is overwritten only by force", file.path(), content));
   }
-  const format::DevicePart part = pool::plan_replacement(context_.pool, device, file.size_bytes(), random_uuid().bytes);
+  const format::DevicePart part = pool::plan_replacement(mounted_.pool, device, file.size_bytes(), random_uuid().bytes);
   return {std::move(file), part, true, content.empty(), path};
 }
 
@@ -128,11 +123,11 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   device::MappedFile mapped = device::MappedFile::adopt(
       descriptor, entrant.file.path(), {.read_only = false, .lock = true, .stack = entrant.file.stack()});
   const device::GpuRegistration registration = mapped.gpu_registration();
-  if (context_.setup.gpu != nullptr && !registration.possible)
+  if (mounted_.setup.gpu != nullptr && !registration.possible)
     throw pool::PoolError(Status::gpu_error, registration.reason);
   if (!mapped.grows_with_use()) mapped.reserve_blocks();
   try {
-    context_.prepare_memory(device, mapped);
+    mapper_.prepare_memory(device, mapped, grower_.usage());
   } catch (const pool::PoolError&) {
     if (entrant.is_fresh) entrant.file.free_blocks();
     throw;
@@ -144,27 +139,27 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
 void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   GPU4FS_CHECK(entrant.mapped.has_value());
   device::MappedFile& mapped = *entrant.mapped;
-  std::unique_lock lock(context_.tables, std::defer_lock);
+  std::unique_lock lock(mounted_.tables, std::defer_lock);
   try {
     {
-      const std::shared_lock looking(context_.tables);
-      context_.map_device(device, mapped, entrant.part);
+      const std::shared_lock looking(mounted_.tables);
+      mapper_.map_device(device, mapped, entrant.part);
     }
     lock.lock();
     // Of chunks that came within the engine's reach meanwhile.
-    context_.map_device(device, mapped, entrant.part);
+    mapper_.map_device(device, mapped, entrant.part);
   } catch (...) {
     // What a GPU has registered stays mapped.
     if (!lock.owns_lock()) lock.lock();
-    if (context_.setup.gpu != nullptr) context_.setup.retired_files.push_back(std::move(mapped));
+    if (mounted_.setup.gpu != nullptr) mounted_.setup.retired_files.push_back(std::move(mapped));
     throw;
   }
-  pool::OpenedDevice& opened = context_.pool.devices[device];
-  session::EngineSetup& setup = context_.setup;
+  pool::OpenedDevice& opened = mounted_.pool.devices[device];
+  session::EngineSetup& setup = mounted_.setup;
   std::swap(setup.files[device], mapped);
   setup.retired_files.push_back(std::move(mapped));
   setup.file_numbers[device] = ++setup.last_file_number;
-  context_.rename_device(opened.file.path(), entrant.spec);
+  host_.device_replaced(opened.file.path(), entrant.spec);
   setup.retired_devices.push_back(std::move(opened.file));
   opened.file = std::move(entrant.file);
   opened.part = entrant.part;
@@ -172,17 +167,17 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
 }
 
 u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
-  const device::Device as_seen = context_.setup.files[device].device(device);
+  const device::Device as_seen = mounted_.setup.files[device].device(device);
   wire::RebuildTarget target{};
   target.part = part;
   target.base = reinterpret_cast<std::uintptr_t>(as_seen.base);
   target.mapped_bytes = as_seen.size_bytes;
   target.stack = reinterpret_cast<std::uintptr_t>(as_seen.stack);
   target.needs_flush = as_seen.needs_flush;
-  target.file_number = context_.setup.file_numbers[device];
-  context_.forget_errors(device);
+  target.file_number = mounted_.setup.file_numbers[device];
+  host_.forget_errors(device);
   const ring::Completion begun =
-      context_.rebuilder.call(exchange_command(wire::RebuildStep::begin, device), &target, sizeof(target));
+      rebuilder_.call(exchange_command(wire::RebuildStep::begin, device), &target, sizeof(target));
   if (begun.status != Status::ok)
     throw pool::PoolError(begun.status, fmt::format("the rebuild cannot begin: {}", status_text(begun.status)));
   return begun.result;
@@ -190,18 +185,18 @@ u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
 
 // Durable superblocks of the others name the new device; then it gets its own.
 void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
-  const Status status = context_.checkpoint();
+  const Status status = host_.checkpoint();
   if (status != Status::ok)
     throw pool::PoolError(status, fmt::format("a checkpoint was not written: {}", status_text(status)));
-  std::memcpy(context_.pool.superblock.device_uuids[device], part.device_uuid, sizeof(part.device_uuid));
-  const u64 lost = lost_devices();
-  for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
-    const pool::OpenedDevice& other = context_.pool.devices[i];
+  std::memcpy(mounted_.pool.superblock.device_uuids[device], part.device_uuid, sizeof(part.device_uuid));
+  const u64 lost = mounted_.lost_devices();
+  for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
+    const pool::OpenedDevice& other = mounted_.pool.devices[i];
     if (i == device || (lost >> i & 1) != 0 || !other.is_here()) continue;
     const pool::SuperblockProbe probe = pool::probe_superblocks(other.file);
     const format::Superblock* newest = probe.newest();
     if (newest == nullptr || newest->stale_since[device] == 0) continue;
-    pool::write_stale_superblocks(context_.pool, context_.pool.devices[device].file, part, newest->stale_since[device]);
+    pool::write_stale_superblocks(mounted_.pool, mounted_.pool.devices[device].file, part, newest->stale_since[device]);
     return;
   }
   throw pool::PoolError(Status::io_error, "no device of the pool has a superblock that names the new one");
@@ -211,7 +206,7 @@ void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
 u64 DeviceExchange::enter(u32 device, Entrant entrant) {
   const format::DevicePart part = entrant.part;
   const bool is_new = entrant.is_new;
-  pool::prepare_replacement(context_.pool, entrant.file, part, is_new);
+  pool::prepare_replacement(mounted_.pool, entrant.file, part, is_new);
   install_file(device, entrant);
   try {
     const u64 page_total = begin(device, part);
@@ -226,19 +221,19 @@ u64 DeviceExchange::enter(u32 device, Entrant entrant) {
 std::string DeviceExchange::fill(u32 device, bool is_fresh, u64 page_total, u64 rate_limit) {
   RebuildJob job;
   job.device = device;
-  job.path = context_.pool.devices[device].file.path();
+  job.path = mounted_.pool.devices[device].file.path();
   job.is_fresh = is_fresh;
   job.page_total = page_total;
   job.rate_limit = rate_limit;
-  return context_.rebuilder.start(job);
+  return rebuilder_.start(job);
 }
 
 std::string DeviceExchange::replace(const std::string& device_text, const std::string& path, bool force,
                                     u64 rate_limit) {
   const std::lock_guard guard(busy_);
-  if (context_.pool.read_only) return "the pool is mounted read-only";
-  if (context_.rebuilder.is_busy()) return "a rebuild is running";
-  const GrowthHold hold(context_.grower);
+  if (mounted_.pool.read_only) return "the pool is mounted read-only";
+  if (rebuilder_.is_busy()) return "a rebuild is running";
+  const GrowthHold hold(grower_);
   try {
     const u32 device = find_device(device_text);
     // What can be refused is refused before the old device is given up.
@@ -261,13 +256,13 @@ std::string DeviceExchange::replace(const std::string& device_text, const std::s
 
 std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_limit) {
   const std::lock_guard guard(busy_);
-  if (context_.pool.read_only) return "the pool is mounted read-only";
-  if (context_.rebuilder.is_busy()) return "a rebuild is running";
-  const GrowthHold hold(context_.grower);
+  if (mounted_.pool.read_only) return "the pool is mounted read-only";
+  if (rebuilder_.is_busy()) return "a rebuild is running";
+  const GrowthHold hold(grower_);
   try {
     const u32 device = device_text.empty() ? find_stale() : find_device(device_text);
-    if ((lost_devices() >> device & 1) == 0) return fmt::format("device {} lacks nothing", device);
-    pool::OpenedDevice& opened = context_.pool.devices[device];
+    if ((mounted_.lost_devices() >> device & 1) == 0) return fmt::format("device {} lacks nothing", device);
+    pool::OpenedDevice& opened = mounted_.pool.devices[device];
     if (opened.state == pool::MemberState::missing)
       return fmt::format("device {} is missing; 'device replace' fills another one", device);
     make_stale(device);
@@ -276,17 +271,17 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
     // the system, which forgets that it could not write: it is no reason not to write again.
     const bool is_mapped = opened.file.fd() >= 0;
     if (is_mapped) {
-      pool::prepare_replacement(context_.pool, opened.file, opened.part, false);
-      context_.prepare_memory(device, context_.setup.files[device]);
+      pool::prepare_replacement(mounted_.pool, opened.file, opened.part, false);
+      mapper_.prepare_memory(device, mounted_.setup.files[device], grower_.usage());
       {
-        const std::shared_lock lock(context_.tables);
-        context_.map_device(device, context_.setup.files[device], opened.part);
+        const std::shared_lock lock(mounted_.tables);
+        mapper_.map_device(device, mounted_.setup.files[device], opened.part);
       }
       page_total = begin(device, opened.part);
     } else {
       pool::DeviceFile file = pool::DeviceFile::open(opened.file.path(), pool::DeviceFile::Access::read_write,
                                                      pool::DeviceFile::Locking::lock);
-      const format::DevicePart part = pool::stale_part(context_.pool, device, file);
+      const format::DevicePart part = pool::stale_part(mounted_.pool, device, file);
       Entrant entrant{std::move(file), part, false, false, opened.file.path()};
       map_file(device, entrant);
       page_total = enter(device, std::move(entrant));
@@ -295,17 +290,6 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
   } catch (const std::runtime_error& error) {
     return error.what();
   }
-}
-
-void DeviceExchange::finished(u32 device) {
-  {
-    const std::unique_lock lock(context_.tables);
-    pool::OpenedDevice& opened = context_.pool.devices[device];
-    opened.state = pool::MemberState::here;
-    opened.stale_since = 0;
-    opened.has_newest_superblock = true;
-  }
-  context_.grower.tell_engine();
 }
 
 }  // namespace gpu4fs::maintenance

@@ -10,42 +10,24 @@
 // time. Host only.
 #pragma once
 
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 
+#include "maintenance/chunk_mapper.hpp"
 #include "maintenance/growth/pool_grower.hpp"
+#include "maintenance/mounted_pool.hpp"
+#include "maintenance/pool_host.hpp"
 #include "maintenance/rebuilder.hpp"
-#include "pool/pool_open.hpp"
-#include "session/engine_setup.hpp"
 #include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::maintenance {
 
-// Everything outlives it.
-struct ExchangeContext {
-  pool::OpenedPool& pool;
-  session::EngineSetup& setup;
-  std::shared_mutex& tables;  // while devices of `pool` and files of `setup` change
-  std::mutex& open_close;     // of the engine's sessions
-  Rebuilder& rebuilder;
-  PoolGrower& grower;
-  std::function<Status()> checkpoint;  // forced
-  // Under `tables`: areas that the engine may touch already come within its reach, of the file that
-  // is, or becomes, the device. Again for the same one costs little. PoolError.
-  std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)> map_device;
-  // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the
-  // engine's reach, so that neither is waited for later. PoolError: no_space.
-  std::function<void(u32 device, const device::MappedFile& file)> prepare_memory;
-  std::function<void(u32 device)> forget_errors;  // of the device that was there before
-  // Under `tables`: whoever opens the pool again names `spec` instead of the device at `path`.
-  std::function<void(const std::string& path, const std::string& spec)> rename_device;
-};
-
 class DeviceExchange {
  public:
-  explicit DeviceExchange(ExchangeContext context) : context_(std::move(context)) {}
+  // Everything outlives it.
+  DeviceExchange(MountedPool& mounted, ChunkMapper& mapper, PoolGrower& grower, Rebuilder& rebuilder, PoolHost& host)
+      : mounted_(mounted), mapper_(mapper), grower_(grower), rebuilder_(rebuilder), host_(host) {}
 
   // `device`: index, path or UUID. `force`: what the new one holds does not matter. "" or why not.
   std::string replace(const std::string& device, const std::string& path, bool force, u64 rate_limit);
@@ -54,8 +36,6 @@ class DeviceExchange {
 
   // Its index, path or UUID. PoolError.
   u32 find_device(const std::string& text) const;
-  // The rebuilder is done with the device.
-  void finished(u32 device);
 
  private:
   struct Entrant {
@@ -68,7 +48,6 @@ class DeviceExchange {
   };
 
   u32 find_stale() const;
-  u64 lost_devices() const;
   void give_up(u32 device);
   void make_stale(u32 device);
   Entrant open_new(u32 device, const std::string& path, bool force) const;
@@ -80,7 +59,11 @@ class DeviceExchange {
   void name_newcomer(u32 device, const format::DevicePart& part);
   std::string fill(u32 device, bool is_fresh, u64 page_total, u64 rate_limit);
 
-  ExchangeContext context_;
+  MountedPool& mounted_;
+  ChunkMapper& mapper_;
+  PoolGrower& grower_;
+  Rebuilder& rebuilder_;
+  PoolHost& host_;
   std::mutex busy_;
 };
 

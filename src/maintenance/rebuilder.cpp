@@ -31,11 +31,13 @@ wire::Command rebuild_command(wire::RebuildStep step) {
 
 }  // namespace
 
-Rebuilder::Rebuilder(RebuildSetup setup)
-    : setup_(std::move(setup)),
-      session_(setup_.host, setup_.open_close, session::ServerSession::Kind::internal, rebuild_session_depth_log2,
-               page_size),
-      call_session_(setup_.host, setup_.open_close, session::ServerSession::Kind::internal, 2, page_size),
+Rebuilder::Rebuilder(MountedPool& mounted, PoolGrower& grower, PoolHost& host)
+    : mounted_(mounted),
+      grower_(grower),
+      host_(host),
+      session_(*mounted.setup.host, mounted.open_close, session::ServerSession::Kind::internal,
+               rebuild_session_depth_log2, page_size),
+      call_session_(*mounted.setup.host, mounted.open_close, session::ServerSession::Kind::internal, 2, page_size),
       job_(*this, report_, {.can_cancel = false}) {}
 
 JobWords Rebuilder::words() const {
@@ -57,7 +59,7 @@ ring::Completion Rebuilder::call(wire::Command command, const void* data, u64 by
 }
 
 std::string Rebuilder::start(const RebuildJob& rebuild) {
-  std::vector<session::ChunkRange> chunks = setup_.list_chunks();
+  std::vector<session::ChunkRange> chunks = mounted_.chunk_ranges();
   return job_.start(rebuild.rate_limit, [&] {
     report_ = {};
     report_.device = rebuild.device;
@@ -102,7 +104,7 @@ bool Rebuilder::next_piece(Piece* piece) {
 std::string Rebuilder::run_round() {
   chunk_ = 0;
   page_ = 0;
-  const Status status = setup_.checkpoint();
+  const Status status = host_.checkpoint();
   if (status != Status::ok) return fmt::format("a checkpoint was not written: {}", status_text(status));
   for (;;) {
     Piece piece{};
@@ -161,7 +163,7 @@ Status Rebuilder::look_at_health(session::PoolHealth* health) {
   constexpr u32 attempts_max = 1000;
   for (u32 attempt = 0;; ++attempt) {
     try {
-      session::PoolInspector inspector(setup_.host, setup_.open_close);
+      session::PoolInspector inspector(*mounted_.setup.host, mounted_.open_close);
       return inspector.health(health);
     } catch (const pool::PoolError& error) {
       if (attempt == attempts_max) return error.status();
@@ -182,7 +184,7 @@ std::string Rebuilder::end_round(bool* is_done) {
   }
   const ring::Completion ended = session_.call(rebuild_command(wire::RebuildStep::finish));
   Status status = ended.status;
-  if (status == Status::ok && ended.result == 0) status = setup_.checkpoint();
+  if (status == Status::ok && ended.result == 0) status = host_.checkpoint();
   session::PoolHealth health;
   if (status == Status::ok && ended.result == 0) status = look_at_health(&health);
   if (status != Status::ok) return status == Status::device_failed ? "the device failed" : status_text(status);
@@ -195,9 +197,21 @@ std::string Rebuilder::end_round(bool* is_done) {
   log(LogLevel::info,
       fmt::format("device {} is rebuilt: {} pages written, {} left as they are without a checksum that fits",
                   so_far.device, so_far.written_count, so_far.unverified_count));
-  setup_.finished(so_far.device);
+  make_member(so_far.device);
   *is_done = true;
   return "";
+}
+
+// The device is a full one again.
+void Rebuilder::make_member(u32 device) {
+  {
+    const std::unique_lock lock(mounted_.tables);
+    pool::OpenedDevice& opened = mounted_.pool.devices[device];
+    opened.state = pool::MemberState::here;
+    opened.stale_since = 0;
+    opened.has_newest_superblock = true;
+  }
+  grower_.tell_engine();
 }
 
 }  // namespace gpu4fs::maintenance

@@ -1,6 +1,6 @@
 // Fills a device of a mounted pool again, in the background (engine/handlers/rebuild_ops.hpp).
 //
-//   Rebuilder rebuilder(setup);
+//   Rebuilder rebuilder(mounted, grower, host);
 //   rebuilder.start(job);   // the engine writes the device already
 //   ... pause, resume, set_rate, report ...
 //   rebuilder.job().stop();   // before the engine stops; what is not done then is done anew after the next mount
@@ -12,12 +12,14 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "maintenance/background_job.hpp"
+#include "maintenance/growth/pool_grower.hpp"
+#include "maintenance/mounted_pool.hpp"
+#include "maintenance/pool_host.hpp"
 #include "session/pool_inspector.hpp"
 
 namespace gpu4fs::maintenance {
@@ -30,14 +32,6 @@ struct RebuildReport : JobReport {
   u64 unreadable_count = 0;  // pages that could not be read anywhere
 };
 
-struct RebuildSetup {
-  engine::EngineHost& host;
-  std::mutex& open_close;                                         // of the engine's sessions
-  std::function<std::vector<session::ChunkRange>()> list_chunks;  // as they are when a rebuild begins
-  std::function<Status()> checkpoint;                             // forced
-  std::function<void(u32 device)> finished;                       // the device is a full member again
-};
-
 struct RebuildJob {
   u32 device = 0;
   std::string path;
@@ -48,8 +42,8 @@ struct RebuildJob {
 
 class Rebuilder final : private JobWork {
  public:
-  // PoolError when no session is left.
-  explicit Rebuilder(RebuildSetup setup);
+  // Everything outlives it. PoolError when no session is left.
+  Rebuilder(MountedPool& mounted, PoolGrower& grower, PoolHost& host);
 
   // "" or why not.
   std::string start(const RebuildJob& rebuild);
@@ -77,8 +71,11 @@ class Rebuilder final : private JobWork {
   void drain();
   std::string end_round(bool* is_done);
   Status look_at_health(session::PoolHealth* health);
+  void make_member(u32 device);
 
-  RebuildSetup setup_;
+  MountedPool& mounted_;
+  PoolGrower& grower_;
+  PoolHost& host_;
   session::ServerSession session_;  // of the thread
   std::mutex call_mutex_;
   session::ServerSession call_session_;

@@ -13,7 +13,7 @@ constexpr u64 limited_command_min = 16;  // pages
 
 }  // namespace
 
-Relocator::Relocator(RelocatorSetup setup) : setup_(std::move(setup)), job_(*this, report_, {}) {}
+Relocator::Relocator(MountedPool& mounted, PoolHost& host) : mounted_(mounted), host_(host), job_(*this, report_, {}) {}
 
 JobWords Relocator::words() const {
   return {.name = "pages could not be moved",
@@ -40,10 +40,10 @@ RelocationReport Relocator::report() const {
 JobOutcome Relocator::run() {
   std::vector<u64> files;
   Status status = collect_files(&files);
-  PageMover mover(setup_.host, setup_.open_close);
+  PageMover mover(*mounted_.setup.host, mounted_.open_close);
   if (status == Status::ok) status = move_files(files, mover);
   // What was moved is durable, and its old places are free.
-  const Status written = setup_.checkpoint();
+  const Status written = host_.checkpoint();
   if (status == Status::ok) status = written;
   if (status == Status::ok) return {true, ""};
   return {false, status == Status::cancelled && job_.is_to_end() ? "" : status_text(status)};
@@ -53,7 +53,7 @@ JobOutcome Relocator::run() {
 Status Relocator::collect_files(std::vector<u64>* files) {
   const u64 top = report().inode;
   const bool recursive = job_.locked([this] { return recursive_; });
-  session::PoolInspector inspector(setup_.host, setup_.open_close);
+  session::PoolInspector inspector(*mounted_.setup.host, mounted_.open_close);
   std::unordered_set<u64> seen{top};
   std::vector<u64> waiting;
   std::vector<session::DirectoryEntry> entries;
@@ -107,18 +107,18 @@ bool Relocator::goes_on(PageMover& mover, u64 page_count) {
 }
 
 RelocationResult Relocator::empty_chunks(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on) {
-  PageMover mover(setup_.host, setup_.open_close);
-  return maintenance::empty_chunks(mover, chunks, goes_on, setup_.checkpoint);
+  PageMover mover(*mounted_.setup.host, mounted_.open_close);
+  return maintenance::empty_chunks(mover, chunks, goes_on, host_);
 }
 
 Status Relocator::unfreeze_chunks(const std::vector<u32>& chunks) {
-  PageMover mover(setup_.host, setup_.open_close);
+  PageMover mover(*mounted_.setup.host, mounted_.open_close);
   for (const u32 chunk : chunks) GPU4FS_TRY(mover.unfreeze(chunk));
   return Status::ok;
 }
 
 Status Relocator::chunk_usage(std::vector<wire::ChunkUsage>* usage) {
-  PageMover mover(setup_.host, setup_.open_close);
+  PageMover mover(*mounted_.setup.host, mounted_.open_close);
   return mover.chunk_usage(usage);
 }
 

@@ -8,14 +8,14 @@
 // All functions are for any thread. Host only.
 #pragma once
 
-#include <functional>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "maintenance/background_job.hpp"
 #include "maintenance/chunk_emptier.hpp"
+#include "maintenance/mounted_pool.hpp"
 #include "maintenance/page_mover.hpp"
+#include "maintenance/pool_host.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -35,15 +35,10 @@ struct RelocationReport : JobReport {
   u64 stayed_count = 0;  // pages that cannot be read anywhere
 };
 
-struct RelocatorSetup {
-  engine::EngineHost& host;
-  std::mutex& open_close;              // of the engine's sessions
-  std::function<Status()> checkpoint;  // forced
-};
-
 class Relocator final : private JobWork {
  public:
-  explicit Relocator(RelocatorSetup setup);
+  // Both outlive it.
+  Relocator(MountedPool& mounted, PoolHost& host);
 
   // "" or why not.
   std::string start(const RelocationJob& relocation);
@@ -65,7 +60,8 @@ class Relocator final : private JobWork {
   Status move_files(const std::vector<u64>& files, PageMover& mover);
   bool goes_on(PageMover& mover, u64 page_count);
 
-  RelocatorSetup setup_;
+  MountedPool& mounted_;
+  PoolHost& host_;
   RelocationReport report_;  // under the job's lock
   bool recursive_ = false;   // the same
   BackgroundJob job_;

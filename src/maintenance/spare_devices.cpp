@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <shared_mutex>
 #include <utility>
 
 #include "base/host/log.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/pool_foreign.hpp"
+#include "pool/pool_replace.hpp"
 
 namespace gpu4fs::maintenance {
 namespace {
@@ -30,7 +32,8 @@ const char* spare_state_name(SpareState state) {
   return "unknown";
 }
 
-SpareDevices::SpareDevices(SpareSetup setup) : setup_(std::move(setup)), thread_([this] { run(); }) {}
+SpareDevices::SpareDevices(MountedPool& mounted, DeviceExchange& exchange, Rebuilder& rebuilder)
+    : mounted_(mounted), exchange_(exchange), rebuilder_(rebuilder), thread_([this] { run(); }) {}
 
 SpareDevices::~SpareDevices() {
   stop();
@@ -45,12 +48,30 @@ void SpareDevices::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+// Bytes that a member needs, of the one that needs least.
+u64 SpareDevices::bytes_least() const {
+  const std::shared_lock lock(mounted_.tables);
+  u64 least = ~u64{0};
+  for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
+    if (mounted_.pool.devices[i].is_here()) least = std::min(least, pool::replacement_size_min(mounted_.pool, i));
+  }
+  return least;
+}
+
+bool SpareDevices::is_member(const pool::DeviceFile& file) const {
+  const std::shared_lock lock(mounted_.tables);
+  const std::vector<pool::OpenedDevice>& devices = mounted_.pool.devices;
+  return std::any_of(devices.begin(), devices.end(), [&](const pool::OpenedDevice& device) {
+    return device.file.fd() >= 0 && device.file.is_same_file(file);
+  });
+}
+
 std::string SpareDevices::add(const std::string& path, bool force) {
   try {
     if (pool::parse_device(path).is_null()) return path + ": keeps nothing; it cannot take a device's place";
     const pool::DeviceFile unlocked = pool::DeviceFile::open_joining(path);
-    if (setup_.is_member(unlocked)) return path + ": is a device of the pool";
-    const u64 least = setup_.bytes_least();
+    if (is_member(unlocked)) return path + ": is a device of the pool";
+    const u64 least = bytes_least();
     const std::lock_guard guard(mutex_);
     for (const Spare& spare : spares_) {
       if (spare.file.is_same_file(unlocked)) return path + ": is a spare already";
@@ -116,7 +137,7 @@ void SpareDevices::run() {
 // Not under the lock: it asks the engine.
 u64 SpareDevices::lost_devices(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
-  const u64 lost = setup_.lost_devices();
+  const u64 lost = mounted_.lost_devices();
   lock.lock();
   return lost;
 }
@@ -127,7 +148,7 @@ void SpareDevices::replace_lost(std::unique_lock<std::mutex>& lock) {
   u64 without = 0;  // none will do for these
   while (!ending_ && !spares_.empty()) {
     lock.unlock();
-    const bool is_busy = setup_.is_busy();
+    const bool is_busy = rebuilder_.is_busy();
     lock.lock();
     if (is_busy) {
       changed_.wait_for(lock, busy_wait, [this] { return ending_; });
@@ -167,7 +188,7 @@ bool SpareDevices::try_spare(std::unique_lock<std::mutex>& lock, std::list<Spare
   std::string problem;
   pool::DeviceFile file = pool::DeviceFile::absent(path);
   try {
-    problem = setup_.replace(device, path);
+    problem = exchange_.replace(std::to_string(device), path, true, 0);
     if (!problem.empty())
       file = pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
   } catch (const std::exception& error) {

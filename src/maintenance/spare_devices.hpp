@@ -1,6 +1,6 @@
 // Devices that wait to take the place of one that is lost (mount option `spare=`, `gpu4fs device spare`).
 //
-//   SpareDevices spares(setup);
+//   SpareDevices spares(mounted, exchange, rebuilder);
 //   spares.add(path, force);      // checked and locked; nothing is written to it
 //   spares.device_lost();         // any thread, at once: the first spare that is large enough takes its place
 //   spares.stop();                // before the exchange goes
@@ -10,7 +10,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <functional>
 #include <list>
 #include <mutex>
 #include <string>
@@ -18,18 +17,12 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "maintenance/device_exchange.hpp"
+#include "maintenance/mounted_pool.hpp"
+#include "maintenance/rebuilder.hpp"
 #include "pool/pool_device_file.hpp"
 
 namespace gpu4fs::maintenance {
-
-struct SpareSetup {
-  // Puts the device at `path` in the place of another one: "" or why not. It opens and locks it itself.
-  std::function<std::string(u32 device, const std::string& path)> replace;
-  std::function<bool()> is_busy;      // another one is being filled
-  std::function<u64()> lost_devices;  // as the engine has it, a bit each
-  std::function<u64()> bytes_least;   // of a member
-  std::function<bool(const pool::DeviceFile& file)> is_member;
-};
 
 enum class SpareState {
   waiting,
@@ -47,7 +40,8 @@ struct SpareReport {
 
 class SpareDevices {
  public:
-  explicit SpareDevices(SpareSetup setup);
+  // Everything outlives it.
+  SpareDevices(MountedPool& mounted, DeviceExchange& exchange, Rebuilder& rebuilder);
   ~SpareDevices();
   SpareDevices(const SpareDevices&) = delete;
   SpareDevices& operator=(const SpareDevices&) = delete;
@@ -70,12 +64,16 @@ class SpareDevices {
   };
 
   void run();
+  [[nodiscard]] u64 bytes_least() const;
+  [[nodiscard]] bool is_member(const pool::DeviceFile& file) const;
   u64 lost_devices(std::unique_lock<std::mutex>& lock);
   void replace_lost(std::unique_lock<std::mutex>& lock);
   bool find_replacement(std::unique_lock<std::mutex>& lock, u32 device);
   bool try_spare(std::unique_lock<std::mutex>& lock, std::list<Spare>::iterator spare, u32 device);
 
-  SpareSetup setup_;
+  MountedPool& mounted_;
+  DeviceExchange& exchange_;
+  Rebuilder& rebuilder_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Under the mutex:

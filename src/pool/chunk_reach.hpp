@@ -1,6 +1,6 @@
 // What of a chunk's columns has to be within reach before the chunk itself is: the front of its header areas, and of
 // chunks with pages in use their page descriptors too. The rest, which an empty chunk does not need, takes no memory
-// until the engine wants the chunk (PoolServer::map_chunk()). Host only.
+// until the engine wants the chunk (maintenance/chunk_mapper.hpp). Host only.
 #pragma once
 
 #include "pool/pool_open.hpp"

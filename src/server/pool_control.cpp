@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <shared_mutex>
 
 #include "base/host/json.hpp"
 #include "base/limits.hpp"
@@ -91,19 +92,19 @@ std::string device_uuid(const pool::OpenedDevice& device) {
 
 void add_devices(JsonWriter& json, const ControlContext& context, const session::PoolHealth& health) {
   json.begin_array("devices");
-  for (u32 i = 0; i < context.setup.files.size(); ++i) {
-    if (context.pool.devices[i].state == pool::MemberState::removed) continue;
+  for (u32 i = 0; i < context.mounted.setup.files.size(); ++i) {
+    if (context.mounted.pool.devices[i].state == pool::MemberState::removed) continue;
     json.begin_object();
     json.add("index", i);
-    json.add("path", context.setup.files[i].path());
-    json.add("uuid", device_uuid(context.pool.devices[i]));
-    json.add("size_bytes", context.setup.files[i].size_bytes());
-    json.add("unallocated_bytes", pool::unallocated_bytes(context.pool, i));
-    json.add("state", device_state(context.pool.devices[i], health.record, i));
+    json.add("path", context.mounted.setup.files[i].path());
+    json.add("uuid", device_uuid(context.mounted.pool.devices[i]));
+    json.add("size_bytes", context.mounted.setup.files[i].size_bytes());
+    json.add("unallocated_bytes", pool::unallocated_bytes(context.mounted.pool, i));
+    json.add("state", device_state(context.mounted.pool.devices[i], health.record, i));
     json.add("checksum_mismatches", health.record.mismatch_counts[i]);
     json.add("read_errors", health.record.read_errors[i]);
     json.add("write_errors", health.record.write_errors[i]);
-    json.add("flush_errors", context.flush_errors(i));
+    json.add("flush_errors", context.upcalls.flush_errors(i));
     json.end();
   }
   json.end();
@@ -117,16 +118,16 @@ void add_history(JsonWriter& json, const session::EngineHistory& history) {
 }
 
 void add_pool(JsonWriter& json, const ControlContext& context, const session::PoolHealth& health) {
-  const format::Superblock& superblock = context.pool.superblock;
+  const format::Superblock& superblock = context.mounted.pool.superblock;
   Uuid uuid{};
   std::copy_n(superblock.pool_uuid, 16, uuid.bytes);
   const char* label = reinterpret_cast<const char*>(superblock.label);
   json.add("uuid", to_text(uuid));
   json.add("label", std::string_view(label, ::strnlen(label, sizeof(superblock.label))));
-  json.add("engine", context.setup.host->description());
-  json.add("engine_reason", context.setup.reason);
+  json.add("engine", context.mounted.setup.host->description());
+  json.add("engine_reason", context.mounted.setup.reason);
   add_history(json, context.options.history);
-  json.add("read_only", context.pool.read_only);
+  json.add("read_only", context.mounted.pool.read_only);
   json.add("takes_changes", refusal_text(health.record.flags)[0] == '\0');
   json.add("refusal", refusal_text(health.record.flags));
   json.add("degraded", health.record.failed_devices != 0);
@@ -177,12 +178,12 @@ std::string PoolControl::answer(const JsonValue& request) const {
 
 std::string PoolControl::end_engine() const {
   if (!context_.options.allow_fault) return session::control_error("this mount does not allow it");
-  context_.setup.host->request_death();
+  context_.mounted.setup.host->request_death();
   return "{\"ok\": true}";
 }
 
 std::string PoolControl::trim() const {
-  if (context_.pool.read_only) return session::control_error("the pool is mounted read-only");
+  if (context_.mounted.pool.read_only) return session::control_error("the pool is mounted read-only");
   const maintenance::TrimReport report = context_.trimmer.trim_all();
   if (report.status != Status::ok) return session::control_error(status_text(report.status));
   JsonWriter json(JsonLayout::one_line);
@@ -240,14 +241,15 @@ std::string PoolControl::make_chunks(const JsonValue& request) const {
 }
 
 std::string PoolControl::status() const {
-  if (context_.setup.host->has_died()) {
-    return session::control_error("the engine died: " + context_.setup.host->fault_text());
+  if (context_.mounted.setup.host->has_died()) {
+    return session::control_error("the engine died: " + context_.mounted.setup.host->fault_text());
   }
-  const std::shared_lock lock(context_.tables);
-  session::PoolInspector inspector(*context_.setup.host, context_.open_close);
+  const std::shared_lock lock(context_.mounted.tables);
+  session::PoolInspector inspector(*context_.mounted.setup.host, context_.mounted.open_close);
   session::PoolHealth health;
   Status asked = inspector.health(&health);
-  if (asked == Status::ok && drop_healed_pages(inspector, context_.pool, health)) asked = inspector.health(&health);
+  if (asked == Status::ok && drop_healed_pages(inspector, context_.mounted.pool, health))
+    asked = inspector.health(&health);
   if (asked != Status::ok) return session::control_error(status_text(asked));
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();

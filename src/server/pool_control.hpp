@@ -12,31 +12,25 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
-#include <mutex>
-#include <shared_mutex>
 #include <string>
 
 #include "base/host/json_value.hpp"
 #include "maintenance/growth/pool_grower.hpp"
+#include "maintenance/mounted_pool.hpp"
 #include "maintenance/trim/pool_trimmer.hpp"
-#include "pool/pool_open.hpp"
 #include "server/job_control.hpp"
-#include "session/engine_setup.hpp"
+#include "server/upcall_server.hpp"
 
 namespace gpu4fs::server {
 
 // Everything outlives the control.
 struct ControlContext {
   const session::ServerOptions& options;
-  const pool::OpenedPool& pool;
-  const session::EngineSetup& setup;
-  std::mutex& open_close;
-  std::function<u64(u32 device)> flush_errors;
+  maintenance::MountedPool& mounted;
+  const UpcallServer& upcalls;
   maintenance::PoolGrower& grower;
-  std::shared_mutex& tables;  // of the pool's devices and chunks, while they are looked at
-  JobControl jobs;
   maintenance::PoolTrimmer& trimmer;
+  JobControl jobs;
 };
 
 class PoolControl {

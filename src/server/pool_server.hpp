@@ -1,42 +1,39 @@
-// The management process's side of a mounted pool: devices, engine, upcalls, checkpoints, sessions.
+// The management process's side of a mounted pool. It makes the parts that the work is done by, connects them, and ends
+// them in the right order.
 //
 //   PoolServer server(options);   // recovers the pool, opens and locks the devices, builds the engine; PoolError
 //   server.start();               // the pool's state is loaded, orphans are freed; PoolError
 //   ... open_session() ...        // by front ends of this process
 //   server.stop();                // last checkpoint, engine ends; sessions must be gone
 //
-// Threads of its own: one answers upcalls, one makes chunks, one asks for checkpoints, one scrubs, and those of the
-// control socket.
-// Host only.
+// Its parts have threads: one answers upcalls (UpcallServer), one makes chunks (ChunkMaker), one asks for checkpoints
+// (CommitTimer), one is for each job and one for the spares (PoolJobs), and the control socket has some. Host only.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "engine/engine_host.hpp"
-#include "maintenance/device_exchange.hpp"
+#include "maintenance/chunk_mapper.hpp"
 #include "maintenance/growth/pool_grower.hpp"
-#include "maintenance/growth/reshaper.hpp"
-#include "maintenance/rebuilder.hpp"
-#include "maintenance/relocator.hpp"
-#include "maintenance/scrubber.hpp"
-#include "maintenance/spare_devices.hpp"
+#include "maintenance/mounted_pool.hpp"
+#include "maintenance/pool_host.hpp"
 #include "maintenance/trim/pool_trimmer.hpp"
 #include "pool/pool_open.hpp"
 #include "ring/engine_port.hpp"
 #include "ring/ring_client.hpp"
+#include "server/chunk_maker.hpp"
+#include "server/commit_timer.hpp"
+#include "server/engine_death.hpp"
 #include "server/pool_control.hpp"
+#include "server/pool_jobs.hpp"
 #include "server/recovery/recovery.hpp"
+#include "server/upcall_server.hpp"
 #include "session/control_socket.hpp"
 #include "session/engine_setup.hpp"
 #include "session/pool_inspector.hpp"
@@ -52,7 +49,7 @@ struct LocalSession {
   std::shared_ptr<void> owner;
 };
 
-class PoolServer {
+class PoolServer final : private maintenance::PoolHost {
  public:
   explicit PoolServer(session::ServerOptions options);
   ~PoolServer();
@@ -63,7 +60,7 @@ class PoolServer {
 
   // Called once, by a thread of the server, when the engine has died; the pool is as after a crash then. Before
   // start().
-  void on_death(std::function<void()> handler) { death_handler_ = std::move(handler); }
+  void on_death(std::function<void()> handler) { death_.on_death(std::move(handler)); }
 
   // The clean unmount. False: the last checkpoint could not be written; the pool is as of the one
   // before, and the log says why. Called by the destructor if need be.
@@ -76,30 +73,30 @@ class PoolServer {
   std::unique_ptr<session::ServerSession> open_internal_session(u64 data_bytes);
 
   // As it was opened.
-  [[nodiscard]] const format::Superblock& superblock() const { return pool_.superblock; }
+  [[nodiscard]] const format::Superblock& superblock() const { return mounted_.pool.superblock; }
 
   // Ends like a crash: nothing more is written.
   void abandon();
 
   // One line for the user: which engine runs, and why that one.
   [[nodiscard]] std::string engine_text() const;
-  [[nodiscard]] bool uses_gpu() const { return setup_.gpu != nullptr; }
-  [[nodiscard]] const std::vector<std::string>& warnings() const { return pool_.warnings; }
+  [[nodiscard]] bool uses_gpu() const { return mounted_.setup.gpu != nullptr; }
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return mounted_.pool.warnings; }
   [[nodiscard]] std::string statistics_json() const;
   // What was done to bring the pool to its last state before it was opened.
   [[nodiscard]] const RecoveryReport& recovery() const { return recovery_; }
 
-  engine::EngineHost& engine() { return *setup_.host; }
+  engine::EngineHost& engine() { return *mounted_.setup.host; }
   // Chunks that came within the engine's reach since the start, one by one.
-  [[nodiscard]] u64 mapped_chunk_count();
+  [[nodiscard]] u64 mapped_chunk_count() const { return mapper_.mapped_count(); }
   // For a check: memory of the chunk comes within the engine's reach, of regions with a page in `allocated`, or, where
   // that has no words, of all. What fails here the engine asks for itself.
-  void reach_regions(u32 chunk, const std::vector<u64>& allocated);
+  void reach_regions(u32 chunk, const std::vector<u64>& allocated) { mapper_.reach_regions(chunk, allocated); }
 
   // To open the pool again with: devices that were replaced are not among them.
   [[nodiscard]] std::vector<std::string> device_paths();
   // A device was lost or replaced since the mount, so that it may take the option `degraded` to go on.
-  [[nodiscard]] bool has_lost_devices() const { return has_lost_devices_; }
+  [[nodiscard]] bool has_lost_devices() const { return upcalls_.has_lost_devices() || has_replaced_devices_; }
 
   // How often changes that had been acknowledged could not be written (engine/write_errors.hpp), since the mount.
   [[nodiscard]] u64 write_errors() const;
@@ -107,99 +104,49 @@ class PoolServer {
   [[nodiscard]] std::string control_path() const { return control_socket_ ? control_socket_->path() : ""; }
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }
-  maintenance::Scrubber& scrubber() { return *scrubber_; }
+  maintenance::Scrubber& scrubber() { return jobs_->scrubber(); }
   // While the server is started, and the pool can be written.
-  maintenance::PoolGrower& grower() { return *grower_; }
-  maintenance::Rebuilder& rebuilder() { return *rebuilder_; }
-  maintenance::DeviceExchange& exchange() { return *exchange_; }
-  maintenance::Relocator& relocator() { return *relocator_; }
+  maintenance::PoolGrower& grower() { return grower_; }
+  maintenance::Rebuilder& rebuilder() { return jobs_->rebuilder(); }
+  maintenance::DeviceExchange& exchange() { return jobs_->exchange(); }
+  maintenance::Relocator& relocator() { return jobs_->relocator(); }
   // Freezes the chunks and moves all that they hold; they stay frozen (maintenance/relocator.hpp). PoolError.
   maintenance::RelocationResult empty_chunks(const std::vector<u32>& chunks,
                                              const maintenance::RelocationGoesOn& goes_on) {
-    return relocator_->empty_chunks(chunks, goes_on);
+    return relocator().empty_chunks(chunks, goes_on);
   }
-  maintenance::Reshaper& reshaper() { return *reshaper_; }
-  maintenance::SpareDevices& spares() { return *spares_; }
-  maintenance::PoolTrimmer& trimmer() { return *trimmer_; }
-  [[nodiscard]] std::vector<session::ChunkRange> chunk_ranges() const;
-  session::PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
+  maintenance::Reshaper& reshaper() { return jobs_->reshaper(); }
+  maintenance::SpareDevices& spares() { return jobs_->spares(); }
+  maintenance::PoolTrimmer& trimmer() { return trimmer_; }
+  [[nodiscard]] std::vector<session::ChunkRange> chunk_ranges() const { return mounted_.chunk_ranges(); }
+  session::PoolInspector open_inspector() { return {*mounted_.setup.host, mounted_.open_close}; }
 
  private:
+  // Of a PoolHost:
+  ring::Completion call(wire::Command request) override;
+  void device_joined(const std::string& spec) override;
+  void device_left(const std::string& path) override;
+  void device_replaced(const std::string& path, const std::string& spec) override;
+  void forget_errors(u32 device) override;
+
   void load_state();
   void open_control();
-  void close_control();
-  void answer_upcalls();
-  void end_upcall_thread();
-  Status carry_out(const ring::Upcall& upcall, u64* failed_devices);
-  Status flush_devices(u64 which, u64* failed_devices);
-  void tell_of_loss(u64 device, u32 file_number);
-  bool defer_to_growth(const ring::Upcall& upcall);
-  void end_growth_thread();
-  Status map_chunk(u64 chunk);
-  Status map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file);
-  void map_device(u32 device, const device::MappedFile& file, const format::DevicePart& part);
-  void prepare_memory(u32 device, const device::MappedFile& file);
-  bool map_members(u64 chunk);
-  bool is_chunk_mapped(u64 chunk);
-  void set_chunk_mapped(u64 chunk);
-  bool is_chunk_thin(u64 chunk);
-  void set_chunk_thin(u64 chunk, bool is_thin);
-  void open_exchange();
-  void open_spares();
-  void rename_device(const std::string& path, const std::string& spec);
-  u64 lost_devices();
-  void commit_regularly();
-  void make_wanted_chunks();
-  Status command(wire::Opcode opcode, u32 mask);
-  ring::Completion call(wire::Opcode opcode, u32 mask, u64 inode);
-  void forget_device(const std::string& path);
-  void forget_chunk_mapping(u32 chunk);
-  Status set_unallocated(u32 page_class, u64 page_count);
-  ring::Completion call_patiently(wire::Command request);
-  void report_death();
+  bool write_last_checkpoint();
 
   session::ServerOptions options_;
   RecoveryReport recovery_;
-  pool::OpenedPool pool_;
-  session::EngineSetup setup_;
-  mutable std::shared_mutex tables_;  // of the devices and chunks in the two, see PoolGrower
-  std::mutex sessions_mutex_;         // opening and closing, one at a time
-  std::unique_ptr<session::ServerSession> upcall_session_;
+  maintenance::MountedPool mounted_;
+  maintenance::ChunkMapper mapper_;
+  maintenance::PoolGrower grower_;
+  maintenance::PoolTrimmer trimmer_;
+  EngineDeath death_;
+  ChunkMaker chunk_maker_;
+  UpcallServer upcalls_;
+  CommitTimer commit_timer_;
   std::mutex management_mutex_;  // one command at a time on the management session
   std::unique_ptr<session::ServerSession> management_session_;
-  std::thread upcall_thread_;
-  std::atomic<bool> has_lost_devices_{false};
-  bool all_accessible_ = false;  // the engine reaches every chunk from the start
-  std::mutex taking_mutex_;  // while a chunk's memory is taken: what two take could be in use when one gives it back
-  std::mutex reach_mutex_;   // while memory of chunks comes within the engine's reach or is given back
-  std::mutex mapped_mutex_;
-  std::vector<bool> chunks_mapped_;               // under mapped_mutex_: by chunk
-  std::vector<bool> chunks_thin_;                 // under mapped_mutex_: by chunk, free regions were given back
-  std::unordered_map<u64, u64> room_at_refusal_;  // under mapped_mutex_: by chunk, bytes its medium had left
-  std::unique_ptr<session::ServerSession> growth_session_;  // of the growth thread
-  std::thread growth_thread_;
-  std::mutex growth_mutex_;
-  std::condition_variable growth_changed_;
-  std::vector<ring::Upcall> chunks_wanted_;  // under growth_mutex_: upcalls without answer
-  bool growth_ends_ = false;                 // under growth_mutex_
-  std::thread commit_thread_;
-  std::mutex stop_mutex_;
-  std::condition_variable stop_changed_;
-  bool stopping_ = false;                   // under stop_mutex_
-  std::atomic<bool> upcalls_end_{false};    // asked for
-  std::atomic<bool> upcalls_ended_{false};  // done
-  std::function<void()> death_handler_;
-  std::atomic<bool> death_reported_{false};
-  std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
-  std::unique_ptr<maintenance::PoolGrower> grower_;
-  std::unique_ptr<maintenance::PoolTrimmer> trimmer_;
-  std::unique_ptr<maintenance::Scrubber> scrubber_;
-  std::unique_ptr<maintenance::Rebuilder> rebuilder_;
-  std::unique_ptr<maintenance::DeviceExchange> exchange_;
-  std::unique_ptr<maintenance::Relocator> relocator_;
-  std::unique_ptr<maintenance::Reshaper> reshaper_;
-  std::mutex spares_mutex_;  // while they come and go
-  std::unique_ptr<maintenance::SpareDevices> spares_;
+  std::atomic<bool> has_replaced_devices_{false};
+  std::unique_ptr<PoolJobs> jobs_;
   std::unique_ptr<PoolControl> control_;
   std::unique_ptr<session::ControlSocket> control_socket_;
   bool started_ = false;

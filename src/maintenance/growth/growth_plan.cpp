@@ -20,7 +20,6 @@ namespace gpu4fs::maintenance {
 
 namespace {
 
-constexpr u32 forced_checkpoint_mask = 2;  // Opcode::checkpoint: also when nothing has changed
 constexpr u32 checkpoint_attempts_max = 16;
 
 // All copies of the header area of a chunk without pages in use, which needs no descriptors. Answers the checksum of
@@ -80,7 +79,7 @@ raid::ChunkState PoolGrower::build_state(Allocator& allocator, const pool::Opene
 
 // The memory of a chunk in the engine, and the front of its header areas on the medium and within the engine's reach.
 void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState& state) {
-  session::EngineSetup& setup = context_.setup;
+  session::EngineSetup& setup = mounted_.setup;
   bool accessible = setup.gpu == nullptr;
   for (const format::ColumnAddress column : chunk.columns) {
     const device::MappedFile& file = setup.files[column.device_index()];
@@ -93,7 +92,7 @@ void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState&
         setup.host->map_memory(file.base() + column.offset_bytes(), pool::header_front_bytes(chunk.descriptor));
     if (mapped != Status::ok) throw pool::PoolError(mapped, "a chunk's header cannot be registered with the GPU");
   }
-  const u64 slot_checksum = write_header_areas(context_.pool, chunk);
+  const u64 slot_checksum = write_header_areas(mounted_.pool, chunk);
   setup.host->while_paused([&] {
     state = setup.heap ? build_state(*setup.heap, chunk, accessible) : build_state(*setup.gpu, chunk, accessible);
   });
@@ -102,8 +101,8 @@ void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState&
 
 // What the superblocks will say, and what the engine needs of new chunks and devices, into engine memory.
 void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>& states) {
-  const pool::OpenedPool& pool = context_.pool;
-  session::EngineSetup& setup = context_.setup;
+  const pool::OpenedPool& pool = mounted_.pool;
+  session::EngineSetup& setup = mounted_.setup;
   const auto growth = std::make_unique<space::PoolGrowth>();
   std::memset(static_cast<void*>(growth.get()), 0, sizeof(*growth));
   u64 slot_count = pool.chunks.size();
@@ -181,7 +180,7 @@ void PoolGrower::make_durable(Plan plan) {
     give_up(kept);
     throw;
   }
-  const Status admitted = context_.command(wire::Opcode::grow, wire::grow_admit, 0).status;
+  const Status admitted = host_.command(wire::Opcode::grow, wire::grow_admit).status;
   if (admitted == Status::stale) {
     // A device was lost before the superblocks were written: they do not name the plan.
     {
@@ -200,16 +199,16 @@ void PoolGrower::make_durable(Plan plan) {
 
 // What came to nothing is not staged any more: its place in engine memory is written, and its chunks are thawed.
 void PoolGrower::withdraw() {
-  const Status status = context_.command(wire::Opcode::grow, wire::grow_withdraw, 0).status;
+  const Status status = host_.command(wire::Opcode::grow, wire::grow_withdraw).status;
   if (status == Status::ok) return;
   throw pool::PoolError(status, fmt::format("an earlier change of the pool is not complete: {}", status_text(status)));
 }
 
 // Until the superblocks that name the plan are durable.
 Status PoolGrower::stage_and_wait() {
-  GPU4FS_TRY(context_.command(wire::Opcode::grow, wire::grow_stage, 0).status);
+  GPU4FS_TRY(host_.command(wire::Opcode::grow, wire::grow_stage).status);
   for (u32 attempt = 0; attempt < checkpoint_attempts_max; ++attempt) {
-    GPU4FS_TRY(context_.command(wire::Opcode::checkpoint, forced_checkpoint_mask, 0).status);
+    GPU4FS_TRY(host_.checkpoint());
     const std::lock_guard lock(plan_mutex_);
     if (plan_.written) return Status::ok;
     if (!plan_.is_armed) return Status::io_error;
@@ -228,7 +227,7 @@ void PoolGrower::give_up(const Plan& plan) {
     tried = plan_;
   }
   if (failed_) return;
-  (void)context_.command(wire::Opcode::grow, wire::grow_withdraw, 0);
+  (void)host_.command(wire::Opcode::grow, wire::grow_withdraw);
   forget(plan);
   if (tried.epoch != 0) restore_chunk_maps(tried);
 }
@@ -237,30 +236,30 @@ void PoolGrower::give_up(const Plan& plan) {
 void PoolGrower::forget(const Plan& plan) {
   tree_->roll_back();
   for (const pool::OpenedChunk& chunk : plan.chunks) free_->mark(chunk, false);
-  for (const u32 index : plan.erased) free_->mark(context_.pool.chunks[index], true);
+  for (const u32 index : plan.erased) free_->mark(mounted_.pool.chunks[index], true);
   free_blocks_.insert(free_blocks_.end(), made_blocks_.begin(), made_blocks_.end());
   made_blocks_.clear();
   if (plan.joining == 0) return;
   const u32 index = count_trailing_zeros(plan.joining);
-  context_.forget_errors(index);
+  host_.forget_errors(index);
   {
-    const std::unique_lock lock(context_.tables);
-    pool::OpenedPool& pool = context_.pool;
+    const std::unique_lock lock(mounted_.tables);
+    pool::OpenedPool& pool = mounted_.pool;
     if (index + 1 == pool.devices.size() && index >= pool.superblock.device_count) {
       tree_devices_.pop_back();
-      context_.setup.files.pop_back();
+      mounted_.setup.files.pop_back();
       pool.devices.pop_back();
     } else {
       close_removed(index);
     }
   }
-  free_ = std::make_unique<pool::FreeGranules>(context_.pool);
+  free_ = std::make_unique<pool::FreeGranules>(mounted_.pool);
 }
 
 // Under `tables`: no device has the index.
 void PoolGrower::close_removed(u32 index) {
-  pool::OpenedDevice& device = context_.pool.devices[index];
-  session::EngineSetup& setup = context_.setup;
+  pool::OpenedDevice& device = mounted_.pool.devices[index];
+  session::EngineSetup& setup = mounted_.setup;
   const std::string name = fmt::format("device {}", index);
   device::MappedFile file = device::MappedFile::absent(name, false);
   std::swap(setup.files[index], file);
@@ -272,7 +271,7 @@ void PoolGrower::close_removed(u32 index) {
 }
 
 void PoolGrower::remember_members(const Plan& plan) {
-  pool::OpenedPool& pool = context_.pool;
+  pool::OpenedPool& pool = mounted_.pool;
   format::Superblock& superblock = pool.superblock;
   superblock.device_count = static_cast<u32>(pool.devices.size());
   bool any_removed = false;
@@ -289,14 +288,14 @@ void PoolGrower::remember_members(const Plan& plan) {
 // It is durable.
 void PoolGrower::remember(const Plan& plan) {
   tree_->commit();
-  pool::OpenedPool& pool = context_.pool;
+  pool::OpenedPool& pool = mounted_.pool;
   {
-    const std::unique_lock lock(context_.tables);
+    const std::unique_lock lock(mounted_.tables);
     format::Superblock& superblock = pool.superblock;
     for (const u32 index : plan.erased) {
       superblock.page_total -= pool.chunks[index].descriptor.size_bytes / page_size;
       pool.chunks[index] = pool::OpenedChunk{};
-      context_.chunk_changed(index);
+      mapper_.forget_chunk(index);
       const auto block = blocks_.find(index);
       if (block == blocks_.end()) continue;
       free_blocks_.push_back(block->second);
@@ -307,7 +306,7 @@ void PoolGrower::remember(const Plan& plan) {
       superblock.page_total += plan.chunks[i].descriptor.size_bytes / page_size;
       if (slot >= pool.chunks.size()) pool.chunks.resize(slot + 1);
       pool.chunks[slot] = plan.chunks[i];
-      context_.chunk_changed(slot);
+      mapper_.forget_chunk(slot);
       blocks_[slot] = made_blocks_[i];
     }
     made_blocks_.clear();
@@ -326,7 +325,7 @@ void PoolGrower::remember(const Plan& plan) {
 }
 
 void PoolGrower::write_chunk_map(u32 device, u64 epoch) {
-  pool::OpenedDevice& opened = context_.pool.devices[device];
+  pool::OpenedDevice& opened = mounted_.pool.devices[device];
   const format::DevicePart& part = opened.part;
   const u32 slot = pool::newest_map_slot(opened.file, part) ^ 1;
   pool::write_bitmap_slot(opened.file, pool::chunk_map_place(part), slot,
@@ -336,8 +335,8 @@ void PoolGrower::write_chunk_map(u32 device, u64 epoch) {
 // Slots that were written for a plan that came to nothing have an epoch that is the pool's meanwhile: they get what is
 // true. Without it nothing is lost; a check complains.
 void PoolGrower::restore_chunk_maps(const Plan& plan) {
-  for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
-    pool::OpenedDevice& opened = context_.pool.devices[i];
+  for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
+    pool::OpenedDevice& opened = mounted_.pool.devices[i];
     if ((plan.maps_changed >> i & 1) == 0 || !opened.is_here()) continue;
     const format::DevicePart& part = opened.part;
     try {
@@ -358,7 +357,7 @@ Status PoolGrower::write(u64 epoch, u32 number) {
   plan_.epoch = epoch;
   try {
     tree_->write(epoch);
-    for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
+    for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
       if ((plan_.maps_changed >> i & 1) != 0) write_chunk_map(i, epoch);
     }
     if (plan_.tree_replica_count > store_->replica_count()) {

@@ -1,6 +1,6 @@
 // Makes and deletes chunks, adds and removes devices while a pool is mounted. Host only.
 //
-//   PoolGrower grower(context);
+//   PoolGrower grower(mounted, mapper, host);
 //   grower.add_device(path, force);   // prepared, then a member with the next checkpoint
 //   grower.add_chunks(1);             // columns where most is free; their pages can be allocated when it returns
 //   grower.erase_chunks({5});         // empty ones; what they had on the devices is free when it returns
@@ -15,65 +15,42 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
+#include "maintenance/chunk_mapper.hpp"
+#include "maintenance/growth/chunk_usage.hpp"
+#include "maintenance/mounted_pool.hpp"
+#include "maintenance/pool_host.hpp"
 #include "pool/chunk_tree/chunk_tree.hpp"
 #include "pool/growth/free_granules.hpp"
 #include "pool/growth/growth_forecast.hpp"
 #include "pool/pool_open.hpp"
-#include "ring/ring_client.hpp"
-#include "session/engine_setup.hpp"
 #include "space/growth.hpp"
 
 namespace gpu4fs::maintenance {
 
-struct GrowthContext {
-  pool::OpenedPool& pool;  // both with room for what comes, see reserve_for_growth()
-  session::EngineSetup& setup;
-  std::shared_mutex& tables;
-  // Opcode::grow and ::checkpoint, patiently.
-  std::function<ring::Completion(wire::Opcode opcode, u32 mask, u64 inode)> command;
-  // Opcode::grow with grow_room.
-  std::function<Status(u32 page_class, u64 page_count)> set_unallocated;
-  std::function<u64()> lost_devices;  // a bit each, as the engine has it
-  // Under `tables`: whoever opens the pool again names this one too; or no more.
-  std::function<void(const std::string& path)> name_device;
-  std::function<void(const std::string& path)> forget_device;
-  std::function<void(u32 device)> forget_errors;  // of a device that was there before
-  std::function<void(u32 chunk)> chunk_changed;   // under `tables`: another one, or none, has the number
-};
-
-// What a chunk is like; the numbers of class and bytes stay what they were.
-struct ChunkUsage {
-  u32 chunk = 0;  // number
-  u32 page_class = 0;
-  u64 page_count = 0;
-  u64 pages_taken = 0;  // in use, or promised to somebody
-};
-
-// Before anybody points into the pool's tables.
-void reserve_for_growth(pool::OpenedPool& pool, session::EngineSetup& setup);
-
 class PoolGrower {
  public:
-  explicit PoolGrower(GrowthContext context)
-      : context_(std::move(context)), first_new_slot_(static_cast<u32>(context_.pool.chunks.size())) {}
+  // Everything outlives it; the pool has room in its tables for what comes.
+  PoolGrower(MountedPool& mounted, ChunkMapper& mapper, PoolHost& host)
+      : mounted_(mounted),
+        mapper_(mapper),
+        host_(host),
+        first_new_slot_(static_cast<u32>(mounted.pool.chunks.size())) {}
   PoolGrower(const PoolGrower&) = delete;
   PoolGrower& operator=(const PoolGrower&) = delete;
 
   // At most `count` chunks like the newest one of the class (raid/logical_space_build.hpp); less where there is no more
   // room. Answers how many. Any thread. PoolError.
   u64 add_chunks(u64 count, u32 page_class);
-  u64 add_chunks(u64 count) { return add_chunks(count, context_.setup.space.data_class); }
+  u64 add_chunks(u64 count) { return add_chunks(count, mounted_.setup.space.data_class); }
   // True if chunks of several classes share the space that belongs to none.
   bool is_mixed() const {
-    return (context_.pool.superblock.feature_incompatible & format::feature_mixed_profiles) != 0;
+    return (mounted_.pool.superblock.feature_incompatible & format::feature_mixed_profiles) != 0;
   }
   // A file that exists; with `force` also if it holds something. Its index. Any thread. PoolError: exists, no_space and
   // the like; nothing has changed then but the device itself.
@@ -145,6 +122,7 @@ class PoolGrower {
   bool add_to_plan(Plan& plan, const pool::ChunkForm& form);
   u64 make_chunks(const pool::ChunkForm& form, u64 count);
   void tell_of_room() noexcept;
+  void set_unallocated(u32 page_class, u64 page_count);
   void freeze_all(const std::vector<u32>& chunks);
   void thaw_all(const std::vector<u32>& chunks);
   std::vector<ChunkUsage> list_usage();
@@ -167,7 +145,9 @@ class PoolGrower {
   void close_removed(u32 device);
   void give_up(const Plan& plan);
 
-  GrowthContext context_;
+  MountedPool& mounted_;
+  ChunkMapper& mapper_;
+  PoolHost& host_;
   std::mutex one_at_a_time_;
   std::vector<pool::TreeDevice> tree_devices_;
   std::unique_ptr<pool::DeviceNodeStore> store_;

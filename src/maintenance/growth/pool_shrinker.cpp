@@ -19,7 +19,6 @@ namespace gpu4fs::maintenance {
 
 namespace {
 
-constexpr u32 freeze_checkpoint_mask = 2;  // Opcode::checkpoint: also when nothing has changed
 constexpr u32 freeze_attempts_max = 8;
 
 // Devices that a chunk of its profile takes at least.
@@ -37,7 +36,7 @@ void clear_superblocks(pool::DeviceFile& file) {
 }  // namespace
 
 void PoolGrower::thaw_all(const std::vector<u32>& chunks) {
-  for (const u32 chunk : chunks) (void)context_.command(wire::Opcode::grow, wire::grow_thaw, chunk);
+  for (const u32 chunk : chunks) (void)host_.command(wire::Opcode::grow, wire::grow_thaw, chunk);
 }
 
 // All are frozen and empty, and no checkpoint has anything to write of them.
@@ -46,7 +45,7 @@ void PoolGrower::freeze_all(const std::vector<u32>& chunks) {
     Status status = Status::ok;
     u32 refused = 0;
     for (const u32 chunk : chunks) {
-      const Status frozen = context_.command(wire::Opcode::grow, wire::grow_freeze, chunk).status;
+      const Status frozen = host_.command(wire::Opcode::grow, wire::grow_freeze, chunk).status;
       if (frozen == Status::ok) continue;
       refused = chunk;
       status = frozen;
@@ -54,7 +53,7 @@ void PoolGrower::freeze_all(const std::vector<u32>& chunks) {
     }
     if (status == Status::ok) return;
     if (status == Status::retry_after_checkpoint && attempt < freeze_attempts_max) {
-      status = context_.command(wire::Opcode::checkpoint, freeze_checkpoint_mask, 0).status;
+      status = host_.checkpoint();
       if (status == Status::ok) continue;
     }
     thaw_all(chunks);
@@ -66,7 +65,7 @@ void PoolGrower::freeze_all(const std::vector<u32>& chunks) {
 }
 
 void PoolGrower::require_one_of_each_class(const std::vector<u32>& erased) const {
-  const std::vector<pool::OpenedChunk>& chunks = context_.pool.chunks;
+  const std::vector<pool::OpenedChunk>& chunks = mounted_.pool.chunks;
   std::set<u32> left;
   for (u32 i = 0; i < chunks.size(); ++i) {
     const bool stays = std::find(erased.begin(), erased.end(), i) == erased.end();
@@ -93,12 +92,12 @@ void PoolGrower::erase_chunks(const std::vector<u32>& chunks) {
     const std::size_t count = std::min<std::size_t>(chunks.size() - first, space::growth_chunks_max);
     const auto begin = chunks.begin() + static_cast<std::ptrdiff_t>(first);
     Plan plan;
-    plan.tree_replica_count = context_.pool.superblock.tree_replica_count;
+    plan.tree_replica_count = mounted_.pool.superblock.tree_replica_count;
     const std::vector<u32> batch(begin, begin + static_cast<std::ptrdiff_t>(count));
     freeze_all(batch);
     try {
       for (const u32 index : batch) {
-        const pool::OpenedChunk& chunk = context_.pool.chunks[index];
+        const pool::OpenedChunk& chunk = mounted_.pool.chunks[index];
         try {
           (void)tree_->erase(chunk.descriptor.base_address);
         } catch (const pool::PoolError&) {
@@ -130,10 +129,10 @@ std::vector<ChunkUsage> PoolGrower::usage() {
 
 std::vector<ChunkUsage> PoolGrower::list_usage() {
   std::vector<ChunkUsage> usage;
-  for (u32 i = 0; i < context_.pool.chunks.size(); ++i) {
-    const pool::OpenedChunk& chunk = context_.pool.chunks[i];
+  for (u32 i = 0; i < mounted_.pool.chunks.size(); ++i) {
+    const pool::OpenedChunk& chunk = mounted_.pool.chunks[i];
     if (chunk.is_erased()) continue;
-    const ring::Completion asked = context_.command(wire::Opcode::grow, wire::grow_usage, i);
+    const ring::Completion asked = host_.command(wire::Opcode::grow, wire::grow_usage, i);
     if (asked.status != Status::ok) throw pool::PoolError(asked.status, status_text(asked.status));
     usage.push_back(
         {i, raid::detail::class_of(chunk.descriptor), chunk.descriptor.size_bytes / page_size, asked.result});
@@ -142,17 +141,17 @@ std::vector<ChunkUsage> PoolGrower::list_usage() {
 }
 
 std::vector<u32> PoolGrower::chunks_on(u32 device) const {
-  const std::shared_lock lock(context_.tables);
+  const std::shared_lock lock(mounted_.tables);
   std::vector<u32> found;
-  for (u32 i = 0; i < context_.pool.chunks.size(); ++i) {
-    if ((context_.pool.chunks[i].devices() >> device & 1) != 0) found.push_back(i);
+  for (u32 i = 0; i < mounted_.pool.chunks.size(); ++i) {
+    if ((mounted_.pool.chunks[i].devices() >> device & 1) != 0) found.push_back(i);
   }
   return found;
 }
 
 std::string PoolGrower::removal_obstacle(u32 device) const {
-  const std::shared_lock lock(context_.tables);
-  const pool::OpenedPool& pool = context_.pool;
+  const std::shared_lock lock(mounted_.tables);
+  const pool::OpenedPool& pool = mounted_.pool;
   if (device >= pool.devices.size() || !pool.devices[device].is_here()) {
     return fmt::format(
         "the pool has no device {} that works; 'device replace' puts another one in the place of one that does not",
@@ -186,7 +185,7 @@ u64 PoolGrower::room_by_replacing(const std::vector<u32>& chunks, u64 page_count
   u64 room = 0;
   for (const u32 index : chunks) {
     if (room >= page_count) break;
-    const pool::OpenedChunk& old = context_.pool.chunks[index];
+    const pool::OpenedChunk& old = mounted_.pool.chunks[index];
     const std::optional<pool::OpenedChunk> replacement = plan_chunk(form_like(old), 0);
     if (!replacement) break;
     room += replacement->descriptor.size_bytes / page_size;
@@ -210,7 +209,7 @@ std::string PoolGrower::room_problem(u32 device) {
   std::vector<u32> empty;
   for (const ChunkUsage& chunk : list_usage()) {
     ClassNeed& need = needs[chunk.page_class];
-    if ((context_.pool.chunks[chunk.chunk].devices() >> device & 1) == 0) {
+    if ((mounted_.pool.chunks[chunk.chunk].devices() >> device & 1) == 0) {
       need.free += chunk.page_count - std::min(chunk.page_count, chunk.pages_taken);
       continue;
     }
@@ -223,7 +222,7 @@ std::string PoolGrower::room_problem(u32 device) {
     need.chunks.push_back(chunk.chunk);
   }
   const pool::FreeGranules before = *free_;
-  for (const u32 index : empty) free_->mark(context_.pool.chunks[index], false);
+  for (const u32 index : empty) free_->mark(mounted_.pool.chunks[index], false);
   const u64 avoided = avoided_;
   avoided_ |= u64{1} << device;
   std::string problem;
@@ -246,8 +245,8 @@ std::string PoolGrower::room_problem(u32 device) {
 double PoolGrower::spread_after(const pool::OpenedChunk& old, const pool::OpenedChunk& replacement) const {
   std::vector<double> free;
   double sum = 0;
-  for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
-    if (!context_.pool.devices[i].is_here()) continue;
+  for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
+    if (!mounted_.pool.devices[i].is_here()) continue;
     double count = static_cast<double>(free_->free_count(i));
     const auto granules = [](const pool::OpenedChunk& chunk) {
       return static_cast<double>(divide_up(raid::column_length(chunk.descriptor), format::physical_granule_bytes));
@@ -267,7 +266,7 @@ std::optional<ChunkUsage> PoolGrower::find_unbalanced() {
   const std::lock_guard guard(one_at_a_time_);
   require_all_devices();
   open_tree();
-  const pool::OpenedPool& pool = context_.pool;
+  const pool::OpenedPool& pool = mounted_.pool;
   std::optional<u32> fullest;
   for (u32 i = 0; i < pool.devices.size(); ++i) {
     if (pool.devices[i].is_here() && (!fullest || free_->free_count(i) < free_->free_count(*fullest))) fullest = i;
@@ -290,7 +289,7 @@ std::optional<ChunkUsage> PoolGrower::find_unbalanced() {
     best_spread = spread;
   }
   if (!best) return std::nullopt;
-  const ring::Completion asked = context_.command(wire::Opcode::grow, wire::grow_usage, *best);
+  const ring::Completion asked = host_.command(wire::Opcode::grow, wire::grow_usage, *best);
   if (asked.status != Status::ok) throw pool::PoolError(asked.status, status_text(asked.status));
   const format::ChunkDescriptor& descriptor = pool.chunks[*best].descriptor;
   return ChunkUsage{*best, raid::detail::class_of(descriptor), descriptor.size_bytes / page_size, asked.result};
@@ -305,25 +304,25 @@ void PoolGrower::remove_device(u32 device) {
   if (!chunks_on(device).empty()) {
     throw pool::PoolError(Status::busy, fmt::format("device {} still has columns of chunks", device));
   }
-  const std::string path = context_.pool.devices[device].file.path();
+  const std::string path = mounted_.pool.devices[device].file.path();
   Plan plan;
-  plan.tree_replica_count = context_.pool.superblock.tree_replica_count;
+  plan.tree_replica_count = mounted_.pool.superblock.tree_replica_count;
   plan.leaving = u64{1} << device;
   make_durable(std::move(plan));
   try {
-    clear_superblocks(context_.pool.devices[device].file);
+    clear_superblocks(mounted_.pool.devices[device].file);
   } catch (const pool::PoolError& error) {
     log(LogLevel::warning,
         fmt::format("{}: is no member of the pool any more, but looks like one: {}", path, error.what()));
   }
   {
-    const std::unique_lock lock(context_.tables);
+    const std::unique_lock lock(mounted_.tables);
     close_removed(device);
-    context_.forget_device(path);
+    host_.device_left(path);
   }
-  free_ = std::make_unique<pool::FreeGranules>(context_.pool);
+  free_ = std::make_unique<pool::FreeGranules>(mounted_.pool);
   avoided_ &= ~(u64{1} << device);
-  context_.forget_errors(device);
+  host_.forget_errors(device);
   log(LogLevel::info, fmt::format("device {} has left the pool: {}", device, path));
   tell_of_room();
 }

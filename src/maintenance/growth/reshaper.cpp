@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <shared_mutex>
 
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
@@ -20,8 +21,11 @@ const char* reshape_kind_name(ReshapeKind kind) {
   return kind == ReshapeKind::removal ? "remove" : "balance";
 }
 
-Reshaper::Reshaper(ReshaperSetup setup)
-    : setup_(std::move(setup)), job_(*this, report_, {.is_cancelled_at_once = false}) {}
+Reshaper::Reshaper(MountedPool& mounted, PoolGrower& grower, Relocator& relocator)
+    : mounted_(mounted),
+      grower_(grower),
+      relocator_(relocator),
+      job_(*this, report_, {.is_cancelled_at_once = false}) {}
 
 JobWords Reshaper::words() const {
   const std::string running = fmt::format("a {} is running", reshape_kind_name(report_.kind));
@@ -34,18 +38,18 @@ JobWords Reshaper::words() const {
 }
 
 std::string Reshaper::start_removal(u32 device, u64 rate_limit) {
-  const std::string obstacle = setup_.grower.removal_obstacle(device);
+  const std::string obstacle = grower_.removal_obstacle(device);
   if (!obstacle.empty()) return obstacle;
   ReshapeReport report;
   report.kind = ReshapeKind::removal;
   report.device = device;
-  report.path = setup_.path_of(device);
+  report.path = path_of(device);
   try {
-    const std::string problem = setup_.grower.room_problem(device);
+    const std::string problem = grower_.room_problem(device);
     if (!problem.empty()) return problem;
-    const std::vector<u32> chunks = setup_.grower.chunks_on(device);
+    const std::vector<u32> chunks = grower_.chunks_on(device);
     report.chunk_total = chunks.size();
-    for (const ChunkUsage& usage : setup_.grower.usage()) {
+    for (const ChunkUsage& usage : grower_.usage()) {
       if (std::find(chunks.begin(), chunks.end(), usage.chunk) != chunks.end()) report.page_total += usage.pages_taken;
     }
   } catch (const pool::PoolError& error) {
@@ -59,6 +63,11 @@ std::string Reshaper::start_balance(u64 rate_limit) {
     report_ = {};
     report_.kind = ReshapeKind::balance;
   });
+}
+
+std::string Reshaper::path_of(u32 device) const {
+  const std::shared_lock lock(mounted_.tables);
+  return mounted_.pool.devices[device].file.path();
 }
 
 ReshapeReport Reshaper::report() const {
@@ -91,7 +100,7 @@ void Reshaper::count_chunk() {
 std::string Reshaper::move_chunk(const ChunkUsage& chunk) {
   if (chunk.pages_taken == 0) {
     try {
-      setup_.grower.erase_chunks({chunk.chunk});
+      grower_.erase_chunks({chunk.chunk});
       count_chunk();
       return "";
     } catch (const pool::PoolError& error) {
@@ -103,20 +112,20 @@ std::string Reshaper::move_chunk(const ChunkUsage& chunk) {
   const auto goes_on_too = [this](const RelocationProgress& progress) { return goes_on(progress); };
   RelocationResult emptied;
   try {
-    emptied = setup_.empty_chunks({chunk.chunk}, goes_on_too);
-    if (emptied.status == Status::no_space && setup_.grower.replace_chunk(chunk.chunk) != 0) {
-      emptied = setup_.empty_chunks({chunk.chunk}, goes_on_too);
+    emptied = relocator_.empty_chunks({chunk.chunk}, goes_on_too);
+    if (emptied.status == Status::no_space && grower_.replace_chunk(chunk.chunk) != 0) {
+      emptied = relocator_.empty_chunks({chunk.chunk}, goes_on_too);
     }
     if (emptied.status == Status::ok && emptied.not_empty.empty()) {
-      setup_.grower.erase_chunks({chunk.chunk});
+      grower_.erase_chunks({chunk.chunk});
       count_chunk();
       return "";
     }
   } catch (const pool::PoolError&) {
-    setup_.grower.thaw_chunks({chunk.chunk});
+    grower_.thaw_chunks({chunk.chunk});
     throw;
   }
-  setup_.grower.thaw_chunks({chunk.chunk});
+  grower_.thaw_chunks({chunk.chunk});
   if (emptied.status == Status::cancelled) return "";
   if (emptied.status != Status::ok)
     return fmt::format("chunk {} cannot be emptied: {}", chunk.chunk, status_text(emptied.status));
@@ -126,18 +135,17 @@ std::string Reshaper::move_chunk(const ChunkUsage& chunk) {
 
 JobOutcome Reshaper::remove() {
   const u32 device = report().device;
-  PoolGrower& grower = setup_.grower;
   struct Avoiding {
     PoolGrower& grower;
     u32 device;
     Avoiding(PoolGrower& g, u32 d) : grower(g), device(d) { grower.avoid_device(device, true); }
     ~Avoiding() { grower.avoid_device(device, false); }
-  } const avoiding(grower, device);
+  } const avoiding(grower_, device);
   for (;;) {
     if (!job_.goes_on(0)) return {};
-    const std::vector<u32> chunks = grower.chunks_on(device);
+    const std::vector<u32> chunks = grower_.chunks_on(device);
     if (chunks.empty()) break;
-    const std::vector<ChunkUsage> usage = grower.usage();
+    const std::vector<ChunkUsage> usage = grower_.usage();
     // Empty ones first: what they leave is room for others.
     auto next = usage.end();
     for (auto one = usage.begin(); one != usage.end(); ++one) {
@@ -148,19 +156,19 @@ JobOutcome Reshaper::remove() {
     const bool is_last = std::none_of(usage.begin(), usage.end(), [&](const ChunkUsage& one) {
       return one.chunk != next->chunk && one.page_class == next->page_class;
     });
-    if (is_last && grower.replace_chunk(next->chunk) == 0)
+    if (is_last && grower_.replace_chunk(next->chunk) == 0)
       return {false, "the other devices have no room for a chunk more"};
     std::string problem = move_chunk(*next);
     if (!problem.empty()) return {false, problem};
   }
-  grower.remove_device(device);
+  grower_.remove_device(device);
   return {true, ""};
 }
 
 // Empty chunks beyond one of each class.
 std::string Reshaper::drop_surplus() {
   std::vector<bool> has_spare(format::profile_max);
-  for (const ChunkUsage& chunk : setup_.grower.usage()) {
+  for (const ChunkUsage& chunk : grower_.usage()) {
     if (chunk.pages_taken != 0) continue;
     if (!has_spare[chunk.page_class]) {
       has_spare[chunk.page_class] = true;
@@ -168,7 +176,7 @@ std::string Reshaper::drop_surplus() {
     }
     if (!job_.goes_on(0)) return "";
     try {
-      setup_.grower.erase_chunks({chunk.chunk});
+      grower_.erase_chunks({chunk.chunk});
       count_chunk();
     } catch (const pool::PoolError& error) {
       // It is in use by now, or its class needs it.
@@ -185,13 +193,13 @@ JobOutcome Reshaper::balance() {
   if (!dropped.empty()) return {false, dropped};
   for (u64 moves = 0; moves < balance_moves_max; ++moves) {
     if (!job_.goes_on(0)) return {};
-    const std::optional<ChunkUsage> next = setup_.grower.find_unbalanced();
+    const std::optional<ChunkUsage> next = grower_.find_unbalanced();
     if (!next) break;
     job_.locked([&] {
       report_.chunk_total = report_.chunk_count + 1;
       report_.page_total = report_.page_count + next->pages_taken;
     });
-    if (setup_.grower.replace_chunk(next->chunk) == 0) break;
+    if (grower_.replace_chunk(next->chunk) == 0) break;
     const std::string problem = move_chunk(*next);
     if (!problem.empty()) return {false, problem};
   }

@@ -1,6 +1,6 @@
 // Empties devices and evens out how full they are, in the background (`gpu4fs device remove`, `gpu4fs balance`).
 //
-//   Reshaper reshaper(setup);
+//   Reshaper reshaper(mounted, grower, relocator);
 //   reshaper.start_removal(2, rate);   // or start_balance(rate): one at a time
 //   ... pause, resume, set_rate, cancel of its job, report ...
 //   reshaper.job().stop();             // before the engine stops; what is not done then stays as it is
@@ -10,12 +10,12 @@
 // right. All functions but the constructor are for any thread. Host only.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "maintenance/background_job.hpp"
 #include "maintenance/growth/pool_grower.hpp"
+#include "maintenance/mounted_pool.hpp"
 #include "maintenance/relocator.hpp"
 
 namespace gpu4fs::maintenance {
@@ -33,18 +33,10 @@ struct ReshapeReport : JobReport {
   u64 stayed_count = 0;  // pages that cannot be read anywhere
 };
 
-// Freezes chunks and moves all that they hold into others; false of the second: it is to end.
-using EmptyChunks = std::function<RelocationResult(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on)>;
-
-struct ReshaperSetup {
-  PoolGrower& grower;
-  EmptyChunks empty_chunks;
-  std::function<std::string(u32 device)> path_of;
-};
-
 class Reshaper final : private JobWork {
  public:
-  explicit Reshaper(ReshaperSetup setup);
+  // Everything outlives it.
+  Reshaper(MountedPool& mounted, PoolGrower& grower, Relocator& relocator);
 
   // "" or why not.
   std::string start_removal(u32 device, u64 rate_limit);
@@ -59,10 +51,13 @@ class Reshaper final : private JobWork {
   JobOutcome balance();
   std::string move_chunk(const ChunkUsage& chunk);
   std::string drop_surplus();
+  [[nodiscard]] std::string path_of(u32 device) const;
   bool goes_on(const RelocationProgress& progress);
   void count_chunk();
 
-  ReshaperSetup setup_;
+  MountedPool& mounted_;
+  PoolGrower& grower_;
+  Relocator& relocator_;
   ReshapeReport report_;     // under the job's lock
   RelocationProgress seen_;  // of the chunk that is being emptied; of the thread
   BackgroundJob job_;

@@ -14,7 +14,8 @@ constexpr u64 looks_per_punch = 16;
 
 }  // namespace
 
-// Under `tables` and `reach`. The engine touches nothing of the run before it has heard that its memory is back.
+// Under `tables`, while the reach is held. The engine touches nothing of the run before it has heard that its memory is
+// back.
 void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
   struct Piece {
     const device::MappedFile* file;
@@ -22,21 +23,21 @@ void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
     u64 length;
   };
   // The engine may know a chunk that is new before the server has it in its table.
-  if (run.chunk >= context_.pool.chunks.size()) return;
-  const pool::OpenedChunk& chunk = context_.pool.chunks[run.chunk];
+  if (run.chunk >= mounted_.pool.chunks.size()) return;
+  const pool::OpenedChunk& chunk = mounted_.pool.chunks[run.chunk];
   const u64 header = pool::header_area_bytes(chunk.descriptor);
   std::vector<Piece> pieces;
   for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, run.next - run.count, run.count)) {
     const format::ColumnAddress column = chunk.columns[range.column];
-    const device::MappedFile& file = context_.setup.files[column.device_index()];
+    const device::MappedFile& file = mounted_.setup.files[column.device_index()];
     const u64 offset = column.offset_bytes() + header + range.offset;
     if (file.grows_with_use() && !file.is_hole(offset, range.length)) pieces.push_back({&file, offset, range.length});
   }
-  context_.mark_thin(run.chunk);
-  if (context_.setup.gpu != nullptr && !pieces.empty()) {
-    context_.setup.host->while_paused([&] {
+  mapper_.mark_thin(run.chunk);
+  if (mounted_.setup.gpu != nullptr && !pieces.empty()) {
+    mounted_.setup.host->while_paused([&] {
       for (const Piece& piece : pieces)
-        context_.setup.host->unmap_memory(piece.file->base() + piece.offset, piece.length);
+        mounted_.setup.host->unmap_memory(piece.file->base() + piece.offset, piece.length);
     });
   }
   for (const Piece& piece : pieces) {
@@ -50,7 +51,7 @@ void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
 // Free ones of each profile that stay, for what is written next.
 u64 PoolTrimmer::kept_regions() const {
   constexpr u64 most = 32;
-  return std::clamp(context_.pool.superblock.page_total / pages_per_block_2m / 64, u64{1}, most);
+  return std::clamp(mounted_.pool.superblock.page_total / pages_per_block_2m / 64, u64{1}, most);
 }
 
 Status PoolTrimmer::ask(wire::GrowMask mask, u64 chunk, u64 region, u32 mode, u64* result, TrimReport& report) {
@@ -62,14 +63,14 @@ Status PoolTrimmer::ask(wire::GrowMask mask, u64 chunk, u64 region, u32 mode, u6
   request.mode = mode;
   request.aux = kept_regions();
   ++report.command_count;
-  const ring::Completion done = context_.call(request);
+  const ring::Completion done = host_.call(request);
   *result = done.result;
   return done.status;
 }
 
 bool PoolTrimmer::has_memory_to_give() {
-  const std::shared_lock lock(context_.tables);
-  const std::vector<device::MappedFile>& files = context_.setup.files;
+  const std::shared_lock lock(mounted_.tables);
+  const std::vector<device::MappedFile>& files = mounted_.setup.files;
   return std::any_of(files.begin(), files.end(), [](const auto& file) { return file.grows_with_use(); });
 }
 
@@ -86,8 +87,8 @@ bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
   ++report.run_count;
   if (run.count == 0) return true;
   {
-    const std::shared_lock lock(context_.tables);
-    const std::lock_guard reaching(context_.reach);
+    const std::shared_lock lock(mounted_.tables);
+    const std::unique_lock reaching = mapper_.hold_reach();
     punch(run, report);
   }
   report.status = ask(wire::grow_trimmed, run.chunk, 0, 0, &result, report);
@@ -112,10 +113,8 @@ TrimReport PoolTrimmer::trim(u64 runs_max) {
 
 TrimReport PoolTrimmer::trim_all() {
   const std::lock_guard guard(one_at_a_time_);
-  wire::Command checkpoint{};
-  checkpoint.opcode = wire::Opcode::checkpoint;
   TrimReport report;
-  report.status = context_.call(checkpoint).status;
+  report.status = host_.command(wire::Opcode::checkpoint, 0).status;
   if (report.status != Status::ok) return report;
   next_chunk_ = next_region_ = 0;
   return trim_from_here(~u64{0}, true);

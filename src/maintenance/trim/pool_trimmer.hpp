@@ -8,26 +8,14 @@
 // Any thread; one run at a time. Host only.
 #pragma once
 
-#include <functional>
 #include <mutex>
-#include <shared_mutex>
 
-#include "pool/pool_open.hpp"
-#include "ring/ring_client.hpp"
-#include "session/engine_setup.hpp"
+#include "maintenance/chunk_mapper.hpp"
+#include "maintenance/mounted_pool.hpp"
+#include "maintenance/pool_host.hpp"
 #include "wire/ring_format.hpp"
 
 namespace gpu4fs::maintenance {
-
-// Everything outlives the trimmer.
-struct TrimContext {
-  const pool::OpenedPool& pool;
-  session::EngineSetup& setup;
-  std::shared_mutex& tables;  // of both
-  std::mutex& reach;          // while memory of chunks comes or goes; behind `tables`
-  std::function<ring::Completion(const wire::Command& command)> call;
-  std::function<void(u64 chunk)> mark_thin;  // under `reach`: not all of it is there any more
-};
 
 struct TrimReport {
   u64 run_count = 0;
@@ -41,7 +29,9 @@ struct TrimReport {
 
 class PoolTrimmer {
  public:
-  explicit PoolTrimmer(TrimContext context) : context_(std::move(context)) {}
+  // Everything outlives it.
+  PoolTrimmer(MountedPool& mounted, ChunkMapper& mapper, PoolHost& host)
+      : mounted_(mounted), mapper_(mapper), host_(host) {}
 
   // At most so many runs that have memory, and sixteen times as many that may have none, from where the last call
   // ended, of what has been free for a whole pass. Nothing while another thread trims.
@@ -57,7 +47,9 @@ class PoolTrimmer {
   bool trim_run(TrimReport& report, bool now);
   void punch(const wire::TrimResult& run, TrimReport& report);
 
-  TrimContext context_;
+  MountedPool& mounted_;
+  ChunkMapper& mapper_;
+  PoolHost& host_;
   std::mutex one_at_a_time_;
   u64 next_chunk_ = 0;  // under one_at_a_time_: where the next look begins
   u64 next_region_ = 0;

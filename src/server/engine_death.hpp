@@ -1,0 +1,31 @@
+// The report that a mount's engine has died: once, by whichever thread sees it first. Host only.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "engine/engine_host.hpp"
+
+namespace gpu4fs::server {
+
+class EngineDeath {
+ public:
+  explicit EngineDeath(const engine::EngineHost& host) : host_(host) {}
+  EngineDeath(const EngineDeath&) = delete;
+  EngineDeath& operator=(const EngineDeath&) = delete;
+
+  // Called once, by the thread that reports. Set before threads report.
+  void on_death(std::function<void()> handler) { handler_ = std::move(handler); }
+
+  // If the engine is dead, and nobody has said so: in the log and to the handler. Any thread.
+  void report();
+  [[nodiscard]] bool is_reported() const { return reported_; }
+
+ private:
+  const engine::EngineHost& host_;
+  std::function<void()> handler_;
+  std::atomic<bool> reported_{false};
+};
+
+}  // namespace gpu4fs::server
