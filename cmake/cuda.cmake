@@ -66,14 +66,27 @@ function(gpu4fs_compile_cuda source object_variable)
   set(${object_variable} ${object} PARENT_SCOPE)
 endfunction()
 
+# Relocatable: ptxas translates function by function, in a twentieth of the time and a tenth of the memory that it takes
+# for a whole program. Functions know nothing of the kernel's launch bounds then: 65,536 registers for 512 threads are
+# 128 each.
+set(gpu4fs_relocatable_flags -rdc=true -maxrregcount=128)
+
+# Adds the command that links the device code of relocatable objects; the path of what it makes is returned in
+# `object_variable`.
+function(gpu4fs_link_device target object_variable)
+  set(linked ${PROJECT_BINARY_DIR}/cuda/${target}_device_link.o)
+  add_custom_command(OUTPUT ${linked}
+    COMMAND ${GPU4FS_NVCC} -arch=${GPU4FS_CUDA_ARCH} -ccbin ${CMAKE_CXX_COMPILER} -dlink ${ARGN} -o ${linked}
+    DEPENDS ${ARGN} COMMENT "Linking device code" VERBATIM)
+  set_source_files_properties(${linked} PROPERTIES GENERATED TRUE EXTERNAL_OBJECT TRUE)
+  set(${object_variable} ${linked} PARENT_SCOPE)
+endfunction()
+
 # All translation units with kernels of a layer, src/<layer>/**/*_cuda.cu, as one library, and the resource report
 # <target>.ptxas.log.
 function(gpu4fs_add_cuda_library target layer)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*_cuda.cu)
-  # Relocatable: ptxas translates function by function, in a twentieth of the time and a tenth of the memory that it
-  # takes for a whole program. Functions know nothing of the kernel's launch bounds then: 65,536 registers for 512
-  # threads are 128 each.
-  set(device_flags -rdc=true -maxrregcount=128)
+  set(device_flags ${gpu4fs_relocatable_flags})
   if(GPU4FS_CUDA_WHOLE_PROGRAM)
     set(device_flags)
   endif()
@@ -85,10 +98,7 @@ function(gpu4fs_add_cuda_library target layer)
     list(APPEND reports ${object}.ptxas)
   endforeach()
   if(NOT GPU4FS_CUDA_WHOLE_PROGRAM)
-    set(linked ${PROJECT_BINARY_DIR}/cuda/${target}_device_link.o)
-    add_custom_command(OUTPUT ${linked}
-      COMMAND ${GPU4FS_NVCC} -arch=${GPU4FS_CUDA_ARCH} -ccbin ${CMAKE_CXX_COMPILER} -dlink ${objects} -o ${linked}
-      DEPENDS ${objects} COMMENT "Linking device code" VERBATIM)
+    gpu4fs_link_device(${target} linked ${objects})
     list(APPEND objects ${linked})
   endif()
   # An archive that programs need when they are linked and no sooner: as a library of CMake's own it would keep every
@@ -111,8 +121,9 @@ endfunction()
 # A test program from one file with its own main: a .cu with kernels of its own, or a .cpp without.
 function(gpu4fs_add_cuda_program target source)
   if(source MATCHES "\\.cu$")
-    gpu4fs_compile_cuda(${source} object -I ${PROJECT_SOURCE_DIR}/tests)
-    add_executable(${target} ${object})
+    gpu4fs_compile_cuda(${source} object -I ${PROJECT_SOURCE_DIR}/tests ${gpu4fs_relocatable_flags})
+    gpu4fs_link_device(${target} linked ${object})
+    add_executable(${target} ${object} ${linked})
     set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   else()
     add_executable(${target} ${source})

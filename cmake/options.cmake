@@ -64,6 +64,10 @@ add_library(gpu4fs_options INTERFACE)
 target_include_directories(gpu4fs_options INTERFACE
   ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(gpu4fs_options INTERFACE ${GPU4FS_HOST_FLAGS})
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The compiler collects its garbage from 1 GB on: of the largest units that saves a seventh of the time.
+  target_compile_options(gpu4fs_options INTERFACE --param=ggc-min-heapsize=1000000)
+endif()
 target_compile_definitions(gpu4fs_options INTERFACE GPU4FS_VERSION="${PROJECT_VERSION}")
 target_link_options(gpu4fs_options INTERFACE ${gpu4fs_sanitize_flags})
 target_link_libraries(gpu4fs_options INTERFACE gpu4fs_fmt Threads::Threads)
@@ -97,5 +101,8 @@ if(GPU4FS_CCACHE AND GPU4FS_CCACHE_PROGRAM)
   # Without the working directory in the hash all build folders share their results.
   set(GPU4FS_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros ${GPU4FS_CCACHE_PROGRAM})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${GPU4FS_LAUNCHER})
+  # The compiler lists what it read: no second run of the preprocessor for what is not in the cache. nvcc has no such
+  # mode.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${GPU4FS_CCACHE_PROGRAM})
 endif()

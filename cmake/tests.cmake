@@ -37,6 +37,13 @@ function(gpu4fs_register_test name labels)
   set_tests_properties(${GPU4FS_TEST_PREFIX}${name} PROPERTIES
     ENVIRONMENT "${gpu4fs_test_environment}" LABELS "${labels}" TIMEOUT 600 SKIP_RETURN_CODE 77
     WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  # What takes long begins first, or it runs alone at the end.
+  if(name MATCHES "^(stress.full_pool|crash.explore|model.random_walk)$")
+    set_tests_properties(${GPU4FS_TEST_PREFIX}${name} PROPERTIES COST 100)
+  elseif(name MATCHES "^(raid|fs|engine|kill.sigkill|fault.rebuild|fault.degraded|crash.shared_rows|crash.write_hole)$"
+      OR name MATCHES "^(recovery.log_recovery|growth.accounting|stripes.full_pool|mutants.sample)$")
+    set_tests_properties(${GPU4FS_TEST_PREFIX}${name} PROPERTIES COST 30)
+  endif()
 endfunction()
 
 # Compiled helpers of the tests link nothing: each test brings the layers it is about.
@@ -98,10 +105,6 @@ function(gpu4fs_register_system_test name source)
   list(REMOVE_DUPLICATES filter)
   list(JOIN filter ":" filter)
   gpu4fs_register_test(${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
-  # What takes minutes begins first, or it runs alone at the end.
-  if(name MATCHES "^(stress.full_pool|crash.explore|model.random_walk)$")
-    set_tests_properties(${GPU4FS_TEST_PREFIX}${name} PROPERTIES COST 100)
-  endif()
 endfunction()
 
 file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true

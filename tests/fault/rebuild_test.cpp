@@ -189,7 +189,7 @@ TEST_P(Rebuilt, WhileFilesChange) {
 // again.
 TEST_P(Rebuilt, TheTargetFailsAgain) {
   u32 survived = 0;
-  for (std::int64_t accesses = 0; survived < 2; accesses = accesses * 5 / 3 + 1) {
+  for (std::int64_t accesses = 0; survived < 2; accesses = is_short() ? accesses * 3 + 1 : accesses * 5 / 3 + 1) {
     SCOPED_TRACE(accesses);
     LosingPool losing(GetParam());
     losing.lose(1, 0);

@@ -125,7 +125,8 @@ class Canary : public ::testing::TestWithParam<ModelFlaw> {};
 
 TEST_P(Canary, WrongRuleIsNoticed) {
   ModelOutcome outcome;
-  for (u64 seed = 1; seed <= 5 && outcome.difference.empty(); ++seed) {
+  // The walks of smaller seeds meet some of the rules only after thousands of steps.
+  for (u64 seed = 3; seed <= 7 && outcome.difference.empty(); ++seed) {
     outcome = run_model_walk<TestPool>({"canary", seed, 1500, {}, {}, false}, GetParam());
   }
   EXPECT_NE(outcome.difference, "");

@@ -38,6 +38,13 @@ u32 warp_set_step() {
   return test::is_short() ? 11 : 5;
 }
 
+// Whether the group takes the set of lost columns. One lane takes all of them, but with ThreadSanitizer, which is slow
+// and sees in a third of the many what there is to see.
+bool takes_set(u32 set, u32 columns, u32 group_size) {
+  if (group_size > 1) return set % warp_set_step() == 0;
+  return GPU4FS_TSAN == 0 || columns < 8 || set % 3 == 0;
+}
+
 // What ISA-L makes of a row: `pages` of 4096 bytes, zeros where there is none.
 std::vector<std::vector<u8>> parities_of(const std::vector<std::vector<u8>>& pages, u32 parity_count) {
   const int k = static_cast<int>(pages.size());
@@ -233,7 +240,7 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
   u32 sets = 0;
   on_all_groups([&](auto g) {
     for (u32 set = 1; set < 1u << columns; ++set) {
-      if (popcount(set) > m || (g.size() > 1 && set % warp_set_step() != 0)) continue;
+      if (popcount(set) > m || !takes_set(set, columns, g.size())) continue;
       on_leader(g, [&] {
         ++sets;
         for (u32 column = 0; column < columns; ++column) {
@@ -283,7 +290,7 @@ TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
   for (const auto& [first, length] : cut(0, count - 1, 40, random)) write(Lane{}, first, length, bytes, 0);
   on_all_groups([&](auto g) {
     for (u32 set = 1; set < 1u << columns; ++set) {
-      if (popcount(set) > m || (g.size() > 1 && set % warp_set_step() != 0)) continue;
+      if (popcount(set) > m || !takes_set(set, columns, g.size())) continue;
       std::vector<u8*> bases(columns);
       on_leader(g, [&] {
         for (u32 column = 0; column < columns; ++column) {

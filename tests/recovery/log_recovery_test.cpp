@@ -1,5 +1,7 @@
 // The operation log and its recovery: what is replayed, what ends a log, and what counts as damage.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <optional>
@@ -13,6 +15,7 @@
 #include "server/recovery/replay.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
+#include "support/saved_devices.hpp"
 #include "support/test_pool.hpp"
 
 namespace gpu4fs::test::log_recovery_test {
@@ -319,14 +322,13 @@ TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
     pool_.unmount();
     EXPECT_EQ(pool_.check().findings.error_count(), 0u) << findings_text(pool_.check());
   };
-  std::vector<std::string> crashed;
-  for (const std::string& path : pool_.device_paths()) crashed.push_back(file_bytes(path));
+  const SavedDevices crashed(pool_.device_paths());
   u32 failures = 0;
   for (const u32 device : {0u, 1u}) {
     for (u32 nth = 1;; ++nth) {
       SCOPED_TRACE(fmt::format("device {}, write {}", device, nth));
       ASSERT_LT(nth, 1000u);
-      for (u32 i = 0; i < crashed.size(); ++i) overwrite(pool_.device_paths()[i], 0, crashed[i]);
+      crashed.restore(0);
       session::ServerOptions options;
       options.device_paths = pool_.device_paths();
       options.device_paths[device] = fmt::format("fault=write-error#{}:{}", nth, options.device_paths[device]);
@@ -371,15 +373,19 @@ class LogOfPages : public ::testing::Test {
     options.device_count = device_count;
     return options;
   }
-  // Where the device has a page of the file, if it does.
+  // Where the device has a page of the file, if it does. Most of a device was never written.
   std::optional<u64> find(u32 device, u32 page) {
-    std::vector<char> bytes(pool_.options().device_bytes);
-    std::ifstream file(pool_.device_paths()[device], std::ios::binary);
-    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    for (u64 at = 0; at + page_size <= bytes.size(); at += page_size) {
-      if (std::memcmp(bytes.data() + at, content_.data() + page * page_size, page_size) == 0) return at;
+    const int file = ::open(pool_.device_paths()[device].c_str(), O_RDONLY | O_CLOEXEC);
+    EXPECT_GE(file, 0);
+    std::optional<u64> place;
+    u8 bytes[page_size];
+    for (off_t at = ::lseek(file, 0, SEEK_DATA); at >= 0 && !place;
+         at = ::lseek(file, at + static_cast<off_t>(page_size), SEEK_DATA)) {
+      if (::pread(file, bytes, page_size, at) != static_cast<ssize_t>(page_size)) break;
+      if (std::memcmp(bytes, content_.data() + page * page_size, page_size) == 0) place = at;
     }
-    return std::nullopt;
+    ::close(file);
+    return place;
   }
   // Whether the device had the page.
   bool damage(u32 device, u32 page) {

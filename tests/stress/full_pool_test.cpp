@@ -198,7 +198,8 @@ TEST_P(FullPool, IsEmptiedInOnePass) {
 }
 
 // Sanitizers take each mix once, on another kind of pool each time. The smallest pools come first, as the first mixes
-// are the smallest files.
+// are the smallest files. With ThreadSanitizer full pools of files without pages take half a minute each and are left
+// out; the last mix has such files too.
 std::vector<Case> cases() {
   std::vector<Case> all;
   u32 n = 0;
@@ -206,6 +207,9 @@ std::vector<Case> cases() {
   for (const char* profile : {"single", "raid0+raid1", "raid0", "raid1"}) {
     for (u32 mix = 0; mix < static_cast<u32>(Mix::count); ++mix, ++n) {
       if (is_short() && mix % 4 != profile_index) continue;
+      const Mix kind = static_cast<Mix>(mix);
+      const bool has_no_pages = kind == Mix::empty_files || kind == Mix::inline_files || kind == Mix::long_names;
+      if (GPU4FS_TSAN && has_no_pages) continue;
       all.push_back({profile, static_cast<Mix>(mix), static_cast<Order>(n % 3), n % 2 == 0});
     }
     ++profile_index;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 
 #include "base/group.hpp"
@@ -106,7 +107,9 @@ class MapWalker {
 
   // Verifies what has been gathered.
   void flush_run() {
-    if (buffer_.empty() && run_count_ > 0) buffer_.resize(pages_per_read);
+    // Most files are small.
+    const u64 wanted = std::min(pages_per_read, run_count_);
+    if (buffer_.size() < wanted) buffer_ = std::vector<PageBuffer>(std::min(pages_per_read, std::bit_ceil(wanted)));
     for (u64 done = 0; done < run_count_;) {
       const u64 count = std::min(pages_per_read, run_count_ - done);
       verify(run_address_ + done * page_size, count, run_file_page_ + done);

@@ -29,7 +29,10 @@ const u8* map_memory_device(const pool::DeviceFile& file) {
 }  // namespace
 
 MediumReader::MediumReader(const pool::OpenedPool& pool, std::shared_ptr<HeaderReader> headers)
-    : pool_(pool), headers_(std::move(headers)), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
+    : pool_(pool),
+      headers_(std::move(headers)),
+      cached_keys_(cache_slots, ~u64{0}),
+      cache_(std::make_unique_for_overwrite<CachedDescriptors[]>(cache_slots)) {
   for (const pool::OpenedDevice& device : pool.devices) mappings_.push_back(map_memory_device(device.file));
 }
 
@@ -101,9 +104,10 @@ std::string MediumReader::place_text(u64 address) const {
 void MediumReader::read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor) {
   const u64 index = place.page / format::descriptors_per_page;
   const u64 key = (u64{place.chunk} << 32) | index;
-  CachedDescriptors& cached = cache_[(key * 0x9e3779b97f4a7c15ull >> 40) % cache_slots];
-  if (cached.key != key) {
-    cached.key = key;
+  const u64 slot = (key * 0x9e3779b97f4a7c15ull >> 40) % cache_slots;
+  CachedDescriptors& cached = cache_[slot];
+  if (cached_keys_[slot] != key) {
+    cached_keys_[slot] = key;
     (void)headers()->find_descriptors(place.chunk, index, cached.descriptors);
   }
   *descriptor = cached.descriptors[place.page % format::descriptors_per_page];

@@ -73,7 +73,6 @@ class MediumReader {
 
  private:
   struct CachedDescriptors {
-    u64 key = ~u64{0};
     format::PageDescriptor descriptors[format::descriptors_per_page];
   };
   static constexpr u64 cache_slots = 1024;
@@ -84,6 +83,7 @@ class MediumReader {
 
   const pool::OpenedPool& pool_;
   std::shared_ptr<HeaderReader> headers_;
+  std::vector<u64> cached_keys_;  // by slot; apart, so that of a small pool few pages of the cache are touched
   std::unique_ptr<CachedDescriptors[]> cache_;
   // Of devices that are memory, where reading by mapping cannot fail and saves a call a page; else
   // null.
