@@ -101,8 +101,5 @@ if(GPU4FS_CCACHE AND GPU4FS_CCACHE_PROGRAM)
   # Without the working directory in the hash all build folders share their results.
   set(GPU4FS_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros ${GPU4FS_CCACHE_PROGRAM})
-  # The compiler lists what it read: no second run of the preprocessor for what is not in the cache. nvcc has no such
-  # mode.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1
-    CCACHE_SLOPPINESS=pch_defines,time_macros ${GPU4FS_CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${GPU4FS_LAUNCHER})
 endif()
