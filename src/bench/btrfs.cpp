@@ -1,6 +1,6 @@
 // gpu4fs bench btrfs: one large file, fsync included, on mounted pools with redundancy and on btrfs of the same level
 // over loop devices, all devices files of the same medium; round by round in turn. Bandwidth, and CPU time of the
-// machine. Behind that the same through rings (tools/bench_btrfs_ring.hpp).
+// machine. After that it does the same through rings (bench/btrfs_ring.hpp).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -50,7 +50,7 @@ constexpr double write_ratio_min = 0.85;
 constexpr double degraded_ratio_min = 0.5;
 constexpr double overwrite_ratio_min = 0.3;
 constexpr u32 overwrites_in_flight = 16;
-constexpr u64 overwrites_per_sync = 1024;  // what was overwritten is free again behind a checkpoint
+constexpr u64 overwrites_per_sync = 1024;  // what was overwritten is free again after a checkpoint
 
 u64 extra_bytes(const RowShape& shape, u64 length) {
   if (shape.copy_count > 1) return length;

@@ -3,7 +3,7 @@
 //
 // Memory devices are read and written by loads and stores, which nobody could see, delay or fail.
 // So whoever touches a device's bytes says so: begin_read() before the first load, begin_write()
-// before the first store of a range and end_write() behind the last one, whatever became of the
+// before the first store of a range and end_write() after the last one, whatever became of the
 // access in between. One rank calls them, inside on_leader(), and hands a failure up. Without a stack
 // each is one branch; in a kernel they are nothing, because the GPU engine refuses devices with a
 // stack.

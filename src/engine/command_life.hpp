@@ -185,7 +185,7 @@ GPU4FS_FN inline void count_completion(Engine& engine, Status status) {
   if (status != Status::ok) fetch_add<Order::relaxed, Scope::engine>(&counters.commands_failed, u64{1});
 }
 
-// Answers the client. Leader only, behind a g.sync().
+// Answers the client. Leader only, after a g.sync().
 GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState& c, Status status, u64 result) {
   Session& session = engine.sessions[c.session];
   ring::write_completion(session.ring, c.ring_position, status, result);
@@ -202,7 +202,7 @@ GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
 }
 
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
-// no_command. Of a chain whose command fails the rest is cancelled. Leader only, behind a g.sync().
+// no_command. Of a chain whose command fails the rest is cancelled. Leader only, after a g.sync().
 GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& memory, CommandState& c, Status status,
                                                  u64 result) {
   GPU4FS_CHECK(!is_control(status));

@@ -158,7 +158,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c, const St
   return true;
 }
 
-// Leader only, behind a g.sync().
+// Leader only, after a g.sync().
 GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandState& c, const Step& step) {
   if (c.in_gate != 0) {
     c.in_gate = 0;

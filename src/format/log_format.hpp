@@ -34,7 +34,7 @@ inline constexpr std::uint32_t log_record_bytes_max = 68 * 1024;
 inline constexpr std::uint64_t log_capacity_min = 512 * 1024;
 
 // LogOpcode::row: some pages of a row are written though others of it are in use. It is durable before the first of
-// them changes, so whoever reads the pool behind a crash writes the row as it says, before anything else of the row is
+// them changes, so whoever reads the pool after a crash writes the row as it says, before anything else of the row is
 // read.
 //   offset         logical address of the page of slot 0 of the row
 //   number         slots whose pages are written, a bit each; the checkpoint does not use them

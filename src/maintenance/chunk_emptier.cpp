@@ -50,7 +50,7 @@ class ChunkEmptier {
     return std::all_of(chunks_.begin(), chunks_.end(), exists) ? Status::ok : Status::out_of_range;
   }
 
-  // What was freed since the last checkpoints is room behind the next ones.
+  // What was freed since the last checkpoints is room after the next ones.
   Status freeze_one(u32 chunk) {
     Status status = mover_.freeze(chunk);
     for (u32 attempt = 0; status == Status::no_space && attempt < 2; ++attempt) {

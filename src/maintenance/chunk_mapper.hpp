@@ -51,7 +51,7 @@ class ChunkMapper {
   // that has no words, of all. What fails here the engine asks for itself.
   void reach_regions(u32 chunk, const std::vector<u64>& allocated);
 
-  // While the result lives, no memory of chunks comes within reach or is given back. Behind `tables`.
+  // While the result lives, no memory of chunks comes within reach or is given back. It is locked after `tables`.
   [[nodiscard]] std::unique_lock<std::mutex> hold_reach() { return std::unique_lock(reach_mutex_); }
   // While the reach is held: not all memory of the chunk is there any more.
   void mark_thin(u64 chunk) { set_thin(chunk, true); }

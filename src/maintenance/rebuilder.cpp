@@ -86,7 +86,7 @@ JobOutcome Rebuilder::run() {
   return {is_done, ""};
 }
 
-// The next range of pages, or false behind the last chunk.
+// The next range of pages, or false after the last chunk.
 bool Rebuilder::next_piece(Piece* piece) {
   while (chunk_ < chunks_.size() && page_ >= chunks_[chunk_].page_count) {
     ++chunk_;

@@ -23,7 +23,7 @@ BitmapPlace chunk_map_place(const format::DevicePart& part);
 // `offset`: of the header area on its device.
 BitmapPlace chunk_bitmap_place(const format::ChunkDescriptor& chunk, u64 offset);
 
-// `bitmap` has bitmap_pages pages, `table` table_pages; nullptr: zeros. Their header is written behind them. Answers
+// `bitmap` has bitmap_pages pages, `table` table_pages; nullptr: zeros. Their header is written after them. Answers
 // its checksum, which is the same for all columns of a chunk. PoolError.
 u64 write_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot, const void* bitmap, const void* table,
                       u64 epoch);

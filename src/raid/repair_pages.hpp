@@ -14,7 +14,7 @@
 
 namespace gpu4fs::raid {
 
-// Leader: from now on pages that the durable checkpoint refers to and that nobody has freed, as the bitmaps say behind
+// Leader: from now on pages that the durable checkpoint refers to and that nobody has freed, as the bitmaps say after
 // it, stay what they are until end_repairs(): a checkpoint that would give them to others waits before it is published.
 GPU4FS_FN inline u32 begin_repairs(const LogicalSpace& space) {
   GPU4FS_CHECK(space.damage != nullptr);
@@ -25,7 +25,7 @@ GPU4FS_FN inline void end_repairs(const LogicalSpace& space, u32 counter) {
   end_use(space.damage->repairs, counter);
 }
 
-// Of a page: whether it is one of those. Behind begin_repairs().
+// Of a page: whether it is one of those. After begin_repairs().
 GPU4FS_FN inline bool page_is_settled(const LogicalSpace& space, const PageLocation& location) {
   GPU4FS_CHECK_LT(location.chunk, known_chunk_count(space));
   GPU4FS_CHECK_LT(location.page, space.chunks[location.chunk].page_count);

@@ -3,7 +3,7 @@
 // Users count themselves in one of two counters, by the parity of the number of snapshots. A checkpoint that has taken
 // its snapshot waits for those that began before it, and not for those that come meanwhile: they see the snapshot. So
 // it waits for no longer than one of them works, however many there are. Two counters do because a checkpoint waits
-// before the next one takes its snapshot; behind one that failed the pool takes no changes.
+// before the next one takes its snapshot; after one that failed the pool takes no changes.
 //
 // Plain functions: one rank calls them, inside on_leader().
 #pragma once
@@ -21,7 +21,7 @@ struct SnapshotUsers {
   u64 snapshot_count;  // atomic
 };
 
-// Answers the counter, for end_use(). What the bitmaps say is looked at behind it.
+// Answers the counter, for end_use(). What the bitmaps say is looked at after it.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_use(SnapshotUsers& users) {
   for (;;) {
     const u64 before = load<Order::acquire, Scope::engine>(&users.snapshot_count);
@@ -39,7 +39,7 @@ GPU4FS_FN inline void end_use(SnapshotUsers& users, u32 counter) {
   GPU4FS_CHECK_GT(before, u64{0});
 }
 
-// Behind a snapshot, once, before anything changes again.
+// After a snapshot, once, before anything changes again.
 GPU4FS_FN inline void note_snapshot(SnapshotUsers& users) {
   fetch_add<Order::acq_rel, Scope::engine>(&users.snapshot_count, u64{1});
 }

@@ -147,7 +147,7 @@ GPU4FS_FN inline void write_bare_completion(const EngineRing& ring, u64 position
   store_shared_16(&ring.completions[ring.slot(position)], unit_to_vector(unit));
 }
 
-// Leader only, after g.sync() behind the last writer of the payload. `result` is 0 unless status is ok.
+// Leader only, after the g.sync() that follows the last write of the payload. `result` is 0 unless status is ok.
 GPU4FS_FN inline void write_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
   fence<Order::acq_rel, Scope::system>();
   write_bare_completion(ring, position, status, result);

@@ -8,7 +8,7 @@
 namespace gpu4fs::server {
 namespace {
 
-constexpr u32 trim_passes = 3;         // behind a change: what is free has to be so for two
+constexpr u32 trim_passes = 3;         // after a change: what is free has to be so for two
 constexpr u64 trim_runs_at_once = 16;  // of up to 128 MiB, or a chunk
 
 }  // namespace

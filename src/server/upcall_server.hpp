@@ -3,7 +3,7 @@
 //
 //   UpcallServer upcalls(mounted, mapper, grower, maker, death);
 //   upcalls.start(session);      // of its own, for the answers; before the first command that may ask for anything
-//   upcalls.stop();              // behind the last such command
+//   upcalls.stop();              // after the last such command
 //   upcalls.close_session();     // before the engine stops
 //
 // Any command may wait for this thread. So it waits for none but those in its own session, which wait for nobody.

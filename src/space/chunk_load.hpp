@@ -387,7 +387,7 @@ GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, SpaceState& state, ChunkSt
   }
 }
 
-// Bitmap, table and descriptors. Behind it the bitmap `staged` and the staged table are those of the slot.
+// Bitmap, table and descriptors. After it the bitmap `staged` and the staged table are those of the slot.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, SpaceState& state, ChunkState& chunk,
                                                  const HeaderSurvey& survey) {

@@ -23,7 +23,7 @@
 // chunk to be deleted is not thawed meanwhile.
 //
 // A crash before a superblock of E is durable leaves the pool as it was: nodes of the tree and slots of chunk maps that
-// were written are free ones. A crash behind that leaves a pool with the new chunks, which are empty: their pages are
+// were written are free ones. A crash after that leaves a pool with the new chunks, which are empty: their pages are
 // allocated only after `admit`. What deleted chunks had on the devices is as it was until then, and the server gives it
 // to others only in a plan for a later epoch.
 #pragma once

@@ -28,7 +28,7 @@ struct HeaderPart {
   u64 count;
 };
 
-// Leader: whether the chunk's durable structures stay where they are until end_repairs(). Behind begin_repairs().
+// Leader: whether the chunk's durable structures stay where they are until end_repairs(). After begin_repairs().
 GPU4FS_FN inline bool header_is_settled(const ChunkState& chunk) {
   fence<Order::seq_cst, Scope::engine>();
   return load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
@@ -167,7 +167,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, SpaceState& state, u
     raid::end_repairs(state.space, counter);
     store<Order::release, Scope::engine>(&chunk.header_scrub, 0u);
   });
-  // Behind a checkpoint that failed there is no other one to wait for.
+  // After a checkpoint that failed there is no other one to wait for.
   const bool is_final =
       on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&state.checkpoint_failed) != 0; });
   return settled || is_final ? Status::ok : Status::again;

@@ -235,7 +235,7 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, SpaceState& state
   return none;
 }
 
-// Inside the commit gate: whether files have pages of the row's stripe. If so behind the row's record and again with
+// Inside the commit gate: whether files have pages of the row's stripe. If so after the row's record and again with
 // the commit of its pages, every state in between has the stripe in use: no page of such a stripe becomes a file's
 // otherwise. A recovery that finds it free would take the row's parities for those of the pages that it adopts.
 GPU4FS_FN GPU4FS_NOINLINE inline bool stripe_stays(const SpaceState& state, u32 index, u64 row) {

@@ -219,7 +219,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(SpaceState& state
   AllocationShard& shard = state.shards[request.shard];
   const u32 page_class = class_of(state, request);
   ShardPlace& place = shard.places[page_class];
-  // Before anything is taken: a stripe that is taken behind a snapshot counts as older than it at worst.
+  // Before anything is taken: a stripe that is taken after a snapshot counts as older than it at worst.
   const u32 generation = load<Order::acquire, Scope::engine>(&state.stripe_generation);
   if (request.whole_stripes == 0) {
     const raid::Extent shared = take_from_open_stripe(state, shard, page_class, wanted);

@@ -78,7 +78,7 @@ GPU4FS_FN inline PageRun take_in_region(ChunkState& chunk, u32 region, u32 wante
 }
 
 // Takes a region whose count says that it is entirely free, all or nothing; two that try the same one at once may both
-// get nothing. What was done to its pages before is seen behind a fence of the caller.
+// get nothing. What was done to its pages before is seen after a fence of the caller.
 // The words are taken without a look in between, so that a GPU waits for one answer and not for eight.
 GPU4FS_FN inline bool take_whole_region(ChunkState& chunk, u32 region) {
   u64* words = &chunk.bitmaps.busy[u64{region} * region_words];

@@ -90,7 +90,7 @@ inline Content populate(bench::BenchClient& client) {
 
 class PoolImage {
  public:
-  // `more` is done last, behind populate().
+  // `more` is done last, after populate().
   explicit PoolImage(const std::function<void(bench::BenchClient&, const PoolImage&)>& more = {}) {
     std::error_code none;
     const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);

@@ -4,7 +4,7 @@
 //
 // Whatever is there: the pool mounts; its tree is that of the model after some number of operations, at least as many
 // as the last acknowledged sync promised, at most as many as had begun; fsck finds no error; and it takes further
-// operations, which a second crash behind their fsync does not undo.
+// operations, which a second crash after their fsync does not undo.
 #pragma once
 
 #include <algorithm>

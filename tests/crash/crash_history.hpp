@@ -311,7 +311,7 @@ inline DeviceContent device_content(const pool::DeviceFile& file) {
   return content;
 }
 
-// `more`: what is done behind the small tree.
+// `more`: what is done after the small tree.
 inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
                                  const std::function<void(CrashWriter&)>& more = nullptr) {
   DeviceFolder folder;

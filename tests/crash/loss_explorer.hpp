@@ -3,7 +3,7 @@
 // A lost device has garbage, or zeros, all over its chunk area; its superblocks, tree, chunk map and log are there.
 // Whatever a crash left (crash_medium.hpp) and whichever devices are lost of as many as the level may lose: the pool
 // mounts; its tree is that of the model after some number of operations, as crash_explorer.hpp has it; no read fails;
-// it takes further operations. What a recovery found is what is found when devices are lost behind it.
+// it takes further operations. What a recovery found is what is found when devices are lost after it.
 #pragma once
 
 #include <set>
@@ -19,9 +19,9 @@
 namespace gpu4fs::test {
 
 struct LossOptions {
-  bool all_sets = false;  // else one a state before the recovery and one behind it
+  bool all_sets = false;  // else one a state before the recovery and one after it
   u32 before_every = 1;   // states between two that lose devices before the recovery
-  u32 after_every = 1;    // the same behind it
+  u32 after_every = 1;    // the same after it
   u64 first_moment = 0;   // of the log; no state before it
   u64 last_moment = ~u64{0};
   u64 failure_max = 3;
@@ -32,7 +32,7 @@ struct LossCounts {
   u64 histories = 0;
   u64 states = 0;
   u64 lost_before = 0;  // mounts of states without some devices
-  u64 lost_after = 0;   // mounts behind a recovery
+  u64 lost_after = 0;   // mounts after a recovery
   std::vector<std::string> failures;
 };
 

@@ -191,8 +191,8 @@ TEST_F(WriteHole, CrashAndLossTakeNothingThatWasPromised) {
 // What a file system with a write hole would have written.
 enum class Hole {
   dropped,    // a parity is never written
-  late,       // it comes behind the next superblock
-  rewritten,  // one that a checkpoint depends on is half overwritten behind it
+  late,       // it comes after the next superblock
+  rewritten,  // one that a checkpoint depends on is half overwritten after it
 };
 
 // Index of the next entry from `index` on that writes a superblock and has been flushed; the end if there is none.

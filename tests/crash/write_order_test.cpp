@@ -70,7 +70,7 @@ class WriteOrder : public ::testing::Test {
     for (const std::string& path : make.device_paths) recorded_.push_back(fmt::format("record={}:{}", log_path_, path));
   }
 
-  // Mounts, syncs, checkpoints and unmounts, with a mark behind each answer.
+  // Mounts, syncs, checkpoints and unmounts, with a mark after each answer.
   std::vector<WriteLogEntry> work() {
     GrowthMount mount(recorded_);
     const std::shared_ptr<device::WriteLog> log = device::open_write_log(log_path_);
@@ -110,7 +110,7 @@ TEST_F(WriteOrder, WhatIsNamedOrAcknowledgedWasFlushed) {
   EXPECT_GE(superblocks, 2 * 5) << "the mount's, three checkpoints, the last one, on two devices";
 }
 
-// Leave out any flush behind which something follows, and the order is wrong.
+// Leave out any flush after which something follows, and the order is wrong.
 TEST_F(WriteOrder, AForgottenFlushIsNoticed) {
   const std::vector<WriteLogEntry> entries = work();
   u32 flushes = 0;

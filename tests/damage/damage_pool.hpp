@@ -8,7 +8,7 @@
 // still there.
 //
 // Without: whatever is read is what was written, or an error. If the pool does not mount fsck names an error, and
-// mounts behind its repair. Unless everything is there, fsck has named an error.
+// mounts after its repair. Unless everything is there, fsck has named an error.
 #pragma once
 
 #include <algorithm>

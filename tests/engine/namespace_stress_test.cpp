@@ -200,7 +200,7 @@ TEST(NamespaceStress, ConcurrentChangesLeaveATree) {
   FileClient client(engine);
   EXPECT_EQ(client.reclaim_orphans().status, Status::ok);
   EXPECT_EQ(client.checkpoint().status, Status::ok);
-  // The same tree after a crash behind the last checkpoint.
+  // The same tree after a crash after the last checkpoint.
   FileEngine again(options, engine.images());
   check_whole_tree(again);
   NameClient last(again);

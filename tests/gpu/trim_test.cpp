@@ -50,7 +50,7 @@ class TrimmedPool {
       expect(allocated_bytes() < full / 2, fmt::format("{} of {} bytes are left", allocated_bytes(), full));
       expect(bool{has_blocks(*files_, kept, 10, 0)}, "the kept file is read");
     }
-    // What the GPU wrote behind the trims is what the files have.
+    // What the GPU wrote after the trims is what the files have.
     const u64 count = fill_file(*files_, large, 0, 9000);
     unmount();
     expect(find_problems(paths_).empty(), "the medium is sound: " + find_problems(paths_));

@@ -117,7 +117,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
 TEST_P(GrowthCrashes, LeaveThePoolBeforeOrBehind) {
   first_chunk_count_ = pool::open_pool({old_paths(), true, false}).superblock.chunk_count;
   ASSERT_NO_FATAL_FAILURE(grow());
-  // Behind the growth every so many: that part is any pool's.
+  // After the growth every so many: that part is any pool's.
   const auto every = [](u64 mark) { return mark == 0 ? u64{0} : mark <= 2 ? u64{1} : crash_stride_; };
   states_->for_each({every}, [&](const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
     check_state(images, mark, goes_on);

@@ -3,7 +3,7 @@
 //
 // The folder is the model's root (inode 1 there, `folder` in the engine). A step is an operation; the state after the
 // first i steps is state i. The last step may be under way, or have failed in a way that leaves open whether it
-// happened: then the state behind it is one more candidate. A step that is a series of commits may be there in part,
+// happened: then the state after it is one more candidate. A step that is a series of commits may be there in part,
 // even if it had ended: that is a candidate of the step's number, which whoever had seen the step's end does not
 // accept.
 //

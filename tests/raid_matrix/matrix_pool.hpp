@@ -1,6 +1,6 @@
 // One pool of the matrix of redundancy: what is done to it, and what must be true then.
 //
-// A pool is written, loses devices before that, while it is written, or behind it, and must hold what the model holds,
+// A pool is written, loses devices before that, while it is written, or after it, and must hold what the model holds,
 // then and after the next mount. A lost device has garbage all over its chunk area.
 #pragma once
 

@@ -45,7 +45,7 @@ std::vector<u32> generations_of(FileClient& client, const std::vector<u64>& file
 }
 
 // Numbers of pages that were given back, of inodes made twice, with the generations of an engine that skips some:
-// whoever has a handle finds the same file behind a crash, and none that he had a handle of before.
+// whoever has a handle finds the same file after a crash, and none that he had a handle of before.
 TEST(Generations, AreTheSameBehindACrash) {
   TestPool pool;
   std::vector<u64> files;

@@ -308,7 +308,7 @@ TEST_F(ScrubPool, PausesResumesAndSurvivesRemounts) {
   EXPECT_EQ(again.state, JobState::finished);
   EXPECT_EQ(again.damaged_count, 1u) << "suspects of before the remounts are not forgotten";
   EXPECT_EQ(again.started_s, paused.started_s);
-  // Checkpoints in between move pages of metadata, some of them behind the scrub, just written.
+  // Checkpoints in between move pages of metadata, some of them after the scrub, just written.
   EXPECT_GE(again.page_count + 64, again.page_total);
   unmount();
   mount();

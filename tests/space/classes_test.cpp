@@ -187,7 +187,7 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
     freeing.emergency_use = space::EmergencyUse::all;
     EXPECT_EQ(reserve_pages(fs(), freeing, 4), Status::ok);
     unreserve_pages(fs(), freeing, 4);
-    // Freed pages of the other do not help it, its own do, behind a checkpoint.
+    // Freed pages of the other do not help it, its own do, after a checkpoint.
     checkpoint();
     free_extent(Lane{}, fs(), run);
     fs::Operation more = operation(metadata_is_full);

@@ -1,5 +1,5 @@
 // The sum of the slots' checksums while superblocks name a plan and its chunks are not in the table yet, or still are:
-// a crash behind any checkpoint in that time leaves a pool that loads.
+// a crash after any checkpoint in that time leaves a pool that loads.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -56,7 +56,7 @@ class GrowthSlotSum : public ::testing::Test {
     options.chunk_count = chunk_count;
     EXPECT_EQ(SmallFileSystem(options, small_.images()).load_status(), Status::ok);
   }
-  // Behind the checkpoint that names the plan, others in front of the admission, and one behind it.
+  // After the checkpoint that names the plan, others in front of the admission, and one after it.
   void expect_loads_at_any_time(u32 chunk_count) {
     change();
     make_durable();

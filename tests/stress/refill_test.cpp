@@ -174,7 +174,7 @@ class Refill : public ::testing::TestWithParam<u32> {
     for (; !names_.empty() && !HasFatalFailure(); names_.pop_back()) remove(names_.back());
   }
 
-  // Behind a checkpoint that has given back what the one before still needed.
+  // After a checkpoint that has given back what the one before still needed.
   Space space() {
     EXPECT_EQ(client_->simple(Opcode::sync).status, Status::ok);
     for (u32 i = 0; i < 2; ++i) EXPECT_EQ(pool_.checkpoint(), Status::ok);

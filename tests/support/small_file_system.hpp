@@ -357,7 +357,7 @@ class SmallFileSystem {
     return raid::page_memory(fs_->space, location);
   }
 
-  // All steps of a checkpoint in order. `after(name)` is called by the leader behind each call. The names:
+  // All steps of a checkpoint in order. `after(name)` is called by the leader after each call. The names:
   // give_back, relocate, copy, snapshot, begin, write, chunk, superblocks, publish.
   template <class Group, class Observer>
   Status checkpoint(Group g, Observer&& after) {

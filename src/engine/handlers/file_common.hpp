@@ -410,7 +410,7 @@ GPU4FS_FN constexpr u32 capability_pages(const fs::FoundAttribute& found) {
   return found.entry_offset != 0 ? fs::attribute_removal_pages : 0;
 }
 
-// Gate, behind any other use of the page of attributes. Replaying the commit's record takes it away again.
+// Gate, after any other use of the page of attributes. Replaying the commit's record takes it away again.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_capability_drop(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       const fs::FoundAttribute& found) {

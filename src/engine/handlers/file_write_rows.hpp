@@ -207,7 +207,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// A row's record behind a crash, before anything of the row is read: it is written as the record says.
+// A row's record after a crash, before anything of the row is read: it is written as the record says.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c,
                                                const format::LogRecord& record) {

@@ -298,7 +298,7 @@ GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& 
   set_stage(g, c, CheckpointStage::write);
 }
 
-// The stages behind the pause. Answers the step to leave with.
+// The stages after the pause. Answers the step to leave with.
 template <class Group>
 GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;

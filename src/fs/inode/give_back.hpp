@@ -86,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u3
   on_leader(g, [&] { release_reservations(fs, op); });
 }
 
-// Behind all tasks: map pages of the inode file that have become empty go too, and the list has what is left to do.
+// After all tasks: map pages of the inode file that have become empty go too, and the list has what is left to do.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void end_giving_back(Group g, FileSystem& fs) {
   Operation op{};

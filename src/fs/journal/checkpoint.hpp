@@ -83,13 +83,13 @@ GPU4FS_FN inline void close_stripes(FileSystem& fs) {
   fetch_add<Order::acq_rel, Scope::engine>(&fs.stripe_generation, 1u);
 }
 
-// Behind step 3, once: updates of parities, and repairs, that begin from now on see the snapshot.
+// After step 3, once: updates of parities, and repairs, that begin from now on see the snapshot.
 GPU4FS_FN inline void count_snapshot(const FileSystem& fs) {
   if (fs.space.parity != nullptr) raid::note_snapshot(fs.space.parity->updates);
   if (fs.space.damage != nullptr) raid::note_snapshot(fs.space.damage->repairs);
 }
 
-// Behind that: true while an update runs that may not have seen it.
+// After that: true while an update runs that may not have seen it.
 GPU4FS_FN inline bool parities_are_changing(const FileSystem& fs) {
   return fs.space.parity != nullptr && raid::older_uses_run(fs.space.parity->updates);
 }

@@ -230,7 +230,7 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
               [&] { reinterpret_cast<format::AttributeEntry*>(page + offset)->value_hash = static_cast<u32>(hash); });
   }
   mark_dirty(g, fs, op, file, frame);
-  // Behind what is new, so that the tree does not become lower in between.
+  // After what is new, so that the tree does not become lower in between.
   if (old.value_slot != 0) detail::prune_attributes(g, fs, op, file, detail::first_value_page(old.value_slot));
   if (moves) detail::settle_attribute_page(g, fs, op, file, old.frame, old.page);
   mark_inode_dirty(g, fs, op, file);

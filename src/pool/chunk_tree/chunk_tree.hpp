@@ -67,7 +67,7 @@ class ChunkTree {
   // The changed nodes to all replicas, for a superblock of `epoch`, which is greater than that of the last one. The
   // caller flushes. No changes from here to commit() or roll_back(). PoolError.
   void write(u64 epoch);
-  // All nodes of the tree as it is now, changed or not, to a replica of `store` that has none; behind write().
+  // All nodes of the tree as it is now, changed or not, to a replica of `store` that has none; after write().
   // PoolError.
   void write_all_to(TreeNodeStore& store, u32 replica, u64 epoch);
   void commit();

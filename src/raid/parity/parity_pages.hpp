@@ -217,7 +217,7 @@ GPU4FS_FN constexpr SumWeights weight_of_sum(u32 j, u8 weight) {
   return SumWeights{weight} << (8 * j);
 }
 
-// Behind the loop over a row's pages, where calls cost nothing: once in the instruction cache for all that make pages.
+// After the loop over a row's pages, where calls cost nothing: once in the instruction cache for all that make pages.
 namespace detail {
 
 template <class Group>

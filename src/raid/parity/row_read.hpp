@@ -86,7 +86,7 @@ GPU4FS_FN bool verify_slot(Group g, RowReader reader, const PageRegisters<Group>
   }
 }
 
-// Behind verify_slot().
+// After verify_slot().
 template <class Group>
 GPU4FS_FN void give_out(Group g, RowReader reader, const PageRegisters<Group>& page, u32 slot) {
   if constexpr (Group::size() > 1) {

@@ -8,13 +8,13 @@
 // there, or, when those include nothing yet, replace them, and the descriptors say that the pages are included.
 // So parities fit what they include at any time, and a page is protected when its write has ended.
 //
-// Crashes. A parity that a durable page depends on must not be half written. Rows with durable pages get no new
-// ones: pages are allocated in whole stripes, and what a command or a shard has left of one at a checkpoint's
-// snapshot is not given out (space/stripes.hpp). A command that was given its page before the snapshot and comes
-// to write it behind it is told to begin again: retry_after_checkpoint. The look at the snapshot and the update of
-// the parities count as one running update, and the checkpoint waits, before it makes itself durable, until it saw
-// none: what began before it is complete, what begins later sees the snapshot. Pages of the checkpoint itself
-// (PageUse::metadata) are exempt.
+// Crashes. A parity that a durable page depends on must not be half written. Rows with durable pages get no new ones:
+// pages are allocated in whole stripes, and what a command or a shard has left of one at a checkpoint's snapshot is not
+// given out (space/stripes.hpp). A command that was given its page before the snapshot and comes to write it after the
+// snapshot is told to begin again: retry_after_checkpoint. The look at the snapshot and the update of the parities
+// count as one running update, and the checkpoint waits, before it makes itself durable, until it saw none: what began
+// before it is complete, what begins later sees the snapshot. Pages of the checkpoint itself (PageUse::metadata) are
+// exempt.
 //
 // A lost device keeps what it had. Its pages are in the parities alone, which are written before the command ends; its
 // parities are not written.

@@ -117,7 +117,7 @@ class Recovery {
     note(step_replay, log_.record_count, fmt::format("{} operations carried out", log_.record_count));
   }
 
-  // The checkpoint says that the log begins behind everything that was replayed.
+  // The checkpoint says that the log begins after everything that was replayed.
   void finish() {
     begin();
     session_.reset();
