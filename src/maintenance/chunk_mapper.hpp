@@ -30,7 +30,7 @@ namespace gpu4fs::maintenance {
 
 class ChunkMapper {
  public:
-  // The engine is there, or the pool's files at least.
+  // The pool's files are there, and it is known whether the engine is a GPU's.
   ChunkMapper(MountedPool& mounted, session::ServerPurpose purpose);
   ChunkMapper(const ChunkMapper&) = delete;
   ChunkMapper& operator=(const ChunkMapper&) = delete;
@@ -51,7 +51,8 @@ class ChunkMapper {
   // that has no words, of all. What fails here the engine asks for itself.
   void reach_regions(u32 chunk, const std::vector<u64>& allocated);
 
-  // While the result lives, no memory of chunks comes within reach or is given back. It is locked after `tables`.
+  // While the result lives, no memory of chunks comes within reach, but by map_device(), or is given back. It is locked
+  // after `tables`.
   [[nodiscard]] std::unique_lock<std::mutex> hold_reach() { return std::unique_lock(reach_mutex_); }
   // While the reach is held: not all memory of the chunk is there any more.
   void mark_thin(u64 chunk) { set_thin(chunk, true); }

@@ -274,7 +274,9 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
       pool::prepare_replacement(mounted_.pool, opened.file, opened.part, false);
       mapper_.prepare_memory(device, mounted_.setup.files[device], grower_.usage());
       {
+        // Not while a trim gives back memory of the same file: what the engine reaches would no longer be the file's.
         const std::shared_lock lock(mounted_.tables);
+        const std::unique_lock reach = mapper_.hold_reach();
         mapper_.map_device(device, mounted_.setup.files[device], opened.part);
       }
       page_total = begin(device, opened.part);

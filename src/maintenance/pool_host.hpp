@@ -21,7 +21,7 @@ class PoolHost {
   virtual void device_left(const std::string& path) = 0;
   virtual void device_replaced(const std::string& path, const std::string& spec) = 0;
 
-  // Another device has the index from now on: what could not be flushed before does not count for it.
+  // Flushes that failed do not count for the device with the index any more.
   virtual void forget_errors(u32 device) = 0;
 
   ring::Completion command(wire::Opcode opcode, u32 mask, u64 inode = 0);

@@ -18,7 +18,7 @@ class EngineDeath {
   // Called once, by the thread that reports. Set before threads report.
   void on_death(std::function<void()> handler) { handler_ = std::move(handler); }
 
-  // If the engine is dead, and nobody has said so: in the log and to the handler. Any thread.
+  // The first call that finds the engine dead writes it to the log and calls the handler. Any thread.
   void report();
   [[nodiscard]] bool is_reported() const { return reported_; }
 

@@ -34,8 +34,8 @@ void PoolJobs::open_spares(const std::vector<std::string>& paths) {
   if (!mounted_.pool.read_only) spares_.device_lost();  // one may have been, while nobody could be told
 }
 
-// The reshaper waits for the relocator, and ends it no sooner than itself. The spares' thread begins rebuilds: it ends
-// before the rebuilder does. The scrubber waits for nobody, and ends with its destructor.
+// The reshaper moves pages by the relocator, so it ends first. The spares' thread begins rebuilds, so it ends before
+// the rebuilder. The scrubber needs none of them and ends with its destructor.
 void PoolJobs::stop() {
   reshaper_.job().stop();
   relocator_.job().stop();

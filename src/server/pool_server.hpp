@@ -105,7 +105,7 @@ class PoolServer final : private maintenance::PoolHost {
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }
   maintenance::Scrubber& scrubber() { return jobs_->scrubber(); }
-  // While the server is started, and the pool can be written.
+  // While the server is started, but for a check.
   maintenance::PoolGrower& grower() { return grower_; }
   maintenance::Rebuilder& rebuilder() { return jobs_->rebuilder(); }
   maintenance::DeviceExchange& exchange() { return jobs_->exchange(); }

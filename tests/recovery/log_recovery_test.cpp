@@ -84,11 +84,6 @@ u64 log_offset(const TestPool& pool, u32 device) {
   return pool::open_pool(open).devices[device].part.log_offset;
 }
 
-std::string file_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 template <class Bytes>
 void overwrite(const std::string& path, u64 offset, const Bytes& bytes) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);

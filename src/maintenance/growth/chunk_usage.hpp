@@ -5,7 +5,7 @@
 
 namespace gpu4fs::maintenance {
 
-// What a chunk is like; the numbers of class and bytes stay what they were.
+// What a chunk is like. Only `pages_taken` changes.
 struct ChunkUsage {
   u32 chunk = 0;  // number
   u32 page_class = 0;
