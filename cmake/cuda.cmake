@@ -25,8 +25,7 @@ find_library(GPU4FS_CUDART libcudart_static.a REQUIRED NO_DEFAULT_PATH
   /usr/lib/x86_64-linux-gnu)
 message(STATUS "CUDA compiler: ${GPU4FS_NVCC}")
 # Of the toolkit; the tests read the machine code with it.
-cmake_path(GET GPU4FS_NVCC PARENT_PATH nvcc_folder)
-find_program(GPU4FS_CUOBJDUMP cuobjdump HINTS ${nvcc_folder})
+find_program(GPU4FS_CUOBJDUMP cuobjdump HINTS ${cuda_root}/bin)
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(GPU4FS_NVCC_FLAGS -std=c++20 -arch=${GPU4FS_CUDA_ARCH} -O3 -lineinfo --expt-relaxed-constexpr

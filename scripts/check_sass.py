@@ -35,19 +35,18 @@ WITHOUT_RESULT = ("ST", "RED", "BRA", "BSSY", "BSYNC", "WARPSYNC", "CALL", "RET"
 ALL_LANES = re.compile(r"(0xffffffff|-0x1|-1)$")
 
 
-def registers(operands, name, is_first):
+def registers(operands, name):
     """Numbers of the registers in the operands; a wide instruction means those behind them, too."""
     width = 4 if ".128" in name else 2 if ".64" in name or ".WIDE" in name else 1
     found = set()
     for number, wide in REGISTER.findall(operands):
-        count = max(width, 2 if wide else 1)
-        found |= set(range(int(number), int(number) + (count if is_first or width > 1 else max(1, 2 if wide else 1))))
+        found |= set(range(int(number), int(number) + max(width, 2 if wide else 1)))
     return found
 
 
 def split_result(name, operands):
     """The operand that the instruction writes, '' without one, and the others."""
-    if name.startswith(WITHOUT_RESULT) and not name.startswith(("R2UR.", "RETURN")):
+    if name.startswith(WITHOUT_RESULT):
         return "", operands
     head, _, rest = operands.partition(",")
     while re.match(r"^!?U?P[T\d]", head.strip()) and rest:  # predicates come first
@@ -82,15 +81,15 @@ def destroyed_values(rows):
             unread, masks = {}, {}
         result, sources = split_result(name, operands)
         if name.startswith("WARPSYNC"):
-            for register in registers(sources.partition(",")[0], name, False):
+            for register in registers(sources.partition(",")[0], name):
                 if masks.get(register) is not None:
                     yield masks[register]
             continue
-        for register in registers(sources, name, False):
+        for register in registers(sources, name):
             unread.pop(register, None)
             masks.pop(register, None)
         is_mask = result and ALL_LANES.search(sources.strip())
-        for register in registers(result, name, True):
+        for register in registers(result, name):
             masks.pop(register, None)
             if is_mask and not is_guarded:
                 masks[register] = unread.get(register)

@@ -40,7 +40,7 @@ if [ "${GPU4FS_SETUP_CUDA:-1}" = 1 ]; then
         *) is_complete=yes ;;
     esac
     if [ -z "$is_complete" ]; then
-        echo "setup: no nvcc found; installing the compiler wheels into build/cuda-venv"
+        echo "setup: no complete CUDA compiler found; installing its wheels into build/cuda-venv"
         "$scripts/setup_cuda.sh" >/dev/null
     fi
 fi

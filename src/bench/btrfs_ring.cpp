@@ -9,7 +9,6 @@
 #include <exception>
 #include <map>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include "base/limits.hpp"
@@ -18,6 +17,7 @@
 #include "bench/limits.hpp"
 #include "bench/parts.hpp"
 #include "bench/raid_pool.hpp"
+#include "bench/side_by_side.hpp"
 
 namespace gpu4fs::bench {
 
@@ -61,26 +61,6 @@ void read_and_check(const std::string& path, u32 index, std::vector<u64>& conten
   ::close(file);
   if (!good) fail_by_errno(path);
   check_pattern(bytes, index, 0, length / page_size);
-}
-
-// `work` for each of `count` files at the same time.
-template <class Work>
-void run_side_by_side(u32 count, const Work& work) {
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> failures(count);
-  for (u32 i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        work(i);
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
 }
 
 // The first round, in which both first touch their memory, is not counted.

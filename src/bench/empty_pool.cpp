@@ -1,6 +1,7 @@
 // What an empty pool costs that is much larger than memory should be: checking it, mounting it, and memory meanwhile.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>

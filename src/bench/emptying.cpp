@@ -2,17 +2,16 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <exception>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/client.hpp"
 #include "bench/parts.hpp"
 #include "bench/pool.hpp"
+#include "bench/side_by_side.hpp"
 #include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
 
@@ -23,7 +22,7 @@ namespace {
 constexpr u64 full_pool_bytes = u64{64} << 20;  // some 188,000 empty files
 constexpr double emptying_ratio_min = 0.5;
 constexpr u32 client_count = 8;
-constexpr u32 no_limit = 0;
+constexpr u32 no_limit = ~u32{0};
 
 std::string empty_file_name(u32 client, u32 i) {
   return fmt::format("empty{}.{}", client, i);
@@ -32,7 +31,7 @@ std::string empty_file_name(u32 client, u32 i) {
 // Empty files of client `number` until there is no space, or `wanted` of them.
 u32 fill_with_empty_files(BenchClient& client, u32 number, u32 wanted) {
   u32 count = 0;
-  while (wanted == no_limit || count < wanted) {
+  while (count < wanted) {
     wire::Command command =
         client.named(wire::Opcode::create, format::inode_number_root, empty_file_name(number, count));
     command.mode = 0100644;
@@ -42,26 +41,6 @@ u32 fill_with_empty_files(BenchClient& client, u32 number, u32 wanted) {
     ++count;
   }
   return count;
-}
-
-// Calls `work(client, number)` of all clients at once.
-template <class Work>
-void run_clients(std::vector<std::unique_ptr<BenchClient>>& clients, Work work) {
-  std::vector<std::exception_ptr> errors(clients.size());
-  std::vector<std::thread> threads;
-  for (u32 number = 0; number < clients.size(); ++number) {
-    threads.emplace_back([&, number] {
-      try {
-        work(*clients[number], number);
-      } catch (...) {
-        errors[number] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
 }
 
 using FileCounts = std::array<u32, client_count>;
@@ -88,13 +67,13 @@ Emptied empty_pool(session::ServerOptions options, u64 pool_bytes, const FileCou
       clients.push_back(
           std::make_unique<BenchClient>(frontend::open_local_session(server, 2 * BenchClient::control_bytes)));
     }
-    run_clients(clients, [&](BenchClient& client, u32 number) {
-      result.file_counts[number] = fill_with_empty_files(client, number, wanted[number]);
+    run_side_by_side(client_count, [&](u32 number) {
+      result.file_counts[number] = fill_with_empty_files(*clients[number], number, wanted[number]);
     });
     const double began = now_seconds();
-    run_clients(clients, [&](BenchClient& client, u32 number) {
+    run_side_by_side(client_count, [&](u32 number) {
       for (u32 i = 0; i < result.file_counts[number]; ++i) {
-        client.unlink(format::inode_number_root, empty_file_name(number, i));
+        clients[number]->unlink(format::inode_number_root, empty_file_name(number, i));
       }
     });
     result.removed_per_s = sum_of(result.file_counts) / (now_seconds() - began);
@@ -110,8 +89,10 @@ void bench_emptying(const BenchScale& scale, session::ServerOptions options, Ben
   std::vector<double> full;
   std::vector<double> half;
   u32 file_count = 0;
+  FileCounts unlimited;
+  unlimited.fill(no_limit);
   for (u32 round = 0; round < scale.repeats; ++round) {
-    const Emptied emptied = empty_pool(options, full_pool_bytes, FileCounts{});  // no limit
+    const Emptied emptied = empty_pool(options, full_pool_bytes, unlimited);
     file_count = sum_of(emptied.file_counts);
     full.push_back(emptied.removed_per_s);
     half.push_back(empty_pool(options, 2 * full_pool_bytes, emptied.file_counts).removed_per_s);

@@ -415,9 +415,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, SpaceState& state, Chu
 
 }  // namespace detail
 
-// Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. The front of its header area must be
-// within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With fs.read_only
-// nothing on the medium is changed. Status: corrupt_structure, medium_error, device_failed.
+// Mount. Loads one chunk, once, and adds it to state.counters, which begin as zero. The front of its header area must
+// be within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With
+// state.read_only nothing on the medium is changed. Status: corrupt_structure, medium_error, device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 index, u64 superblock_epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
@@ -447,7 +447,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 inde
 }
 
 // Instead of load_chunk(), where the bitmaps are the caller's: the descriptors alone, as the durable slot has them.
-// Nothing on the medium is changed if fs.read_only says so. Status: the device's.
+// Nothing on the medium is changed if state.read_only says so. Status: the device's.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, SpaceState& state, u32 index, u64 superblock_epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));

@@ -3,7 +3,7 @@
 // A page's state is in the bitmaps of its chunk (raid/raid_types.hpp). Committing and freeing
 // happen inside the commit gate, so a checkpoint's snapshot sees all of an operation or nothing of
 // it. Extents that are freed come from block pointers; pages of them that are not in use show a
-// damaged map, which is recorded in fs.had_error and otherwise ignored. Plain functions, one rank,
+// damaged map, which is recorded in state.had_error and otherwise ignored. Plain functions, one rank,
 // but for commit_extent and free_extent.
 #pragma once
 

@@ -144,9 +144,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status check_erased_chunks(const SpaceState& st
 
 }  // namespace detail
 
-// The server's plan stands in fs.growth. Status: busy (one is under way, or durable and not admitted, or a chunk to be
-// deleted is not frozen and empty), retry_after_checkpoint (it is so, but not for the durable epoch), not_found (it was
-// deleted), invalid_argument.
+// The server's plan stands in state.growth. Status: busy (one is under way, or durable and not admitted, or a chunk to
+// be deleted is not frozen and empty), retry_after_checkpoint (it is so, but not for the durable epoch), not_found (it
+// was deleted), invalid_argument.
 GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(SpaceState& state) {
   if (state.growth == nullptr || state.read_only != 0) return Status::read_only;
   const GrowthPhase phase = detail::growth_phase(state);
