@@ -104,7 +104,8 @@ constexpr u32 mode_type_mask = 0170000;
 std::string find_number_problem(const LogRecord& record) {
   const bool fits = record.number >= format::inode_number_first_free && record.number < fs::inode_number_max;
   if (!fits) return fmt::format("inode number {}", record.number);
-  return record.size <= ~u32{0} ? "" : fmt::format("generation {:#x}", record.size);
+  const bool is_generation = record.size != 0 && record.size <= ~u32{0};
+  return is_generation ? "" : fmt::format("generation {:#x}", record.size);
 }
 
 // Of records that make an inode.
