@@ -32,6 +32,9 @@ set(GPU4FS_NVCC_FLAGS -std=c++20 -arch=${GPU4FS_CUDA_ARCH} -O3 -lineinfo --expt-
   -Xptxas -v -ccbin ${CMAKE_CXX_COMPILER} -Werror cross-execution-space-call
   -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/include
   -DGPU4FS_WITH_CUDA=1 -DGPU4FS_VERSION=\"${PROJECT_VERSION}\")
+if(GPU4FS_TRACE)
+  list(APPEND GPU4FS_NVCC_FLAGS -DGPU4FS_TRACE=1)
+endif()
 foreach(flag IN LISTS GPU4FS_HOST_FLAGS ITEMS -Wall -Wno-unknown-pragmas)
   list(APPEND GPU4FS_NVCC_FLAGS -Xcompiler ${flag})
 endforeach()

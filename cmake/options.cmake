@@ -6,6 +6,7 @@ option(GPU4FS_WERROR "Warnings are errors" ON)
 option(GPU4FS_CUDA "Build the GPU engine with nvcc" OFF)
 option(GPU4FS_CUDA_WHOLE_PROGRAM "Service kernel translated as one program: faster, and slow to build" OFF)
 option(GPU4FS_MUTANTS "The environment can turn mutants on (src/base/mutant.hpp); for tests, never for a release" OFF)
+option(GPU4FS_TRACE "Cycles of commands by phase, for gpu4fs bench trace; slower" OFF)
 option(GPU4FS_CCACHE "Compile through ccache where it is installed" ON)
 
 if(NOT CMAKE_BUILD_TYPE)
@@ -42,6 +43,10 @@ if(GPU4FS_MUTANTS)
   endif()
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
   list(APPEND GPU4FS_HOST_FLAGS -DGPU4FS_MUTANTS=1)
+endif()
+
+if(GPU4FS_TRACE)
+  add_compile_definitions(GPU4FS_TRACE=1)
 endif()
 
 if(GPU4FS_CUDA)

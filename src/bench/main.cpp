@@ -14,9 +14,10 @@ namespace gpu4fs::bench {
 
 namespace {
 
-enum class Action { run, fuse, programs, btrfs, report };
+enum class Action { run, trace, fuse, programs, btrfs, report };
 Action action = Action::report;
 BenchRunOptions run_options;
+BenchTraceOptions trace_options;
 BenchFuseOptions fuse_options;
 BenchProgramsOptions programs_options;
 BenchBtrfsOptions btrfs_options;
@@ -24,6 +25,7 @@ std::vector<std::string> report_paths;
 
 void add_options(cli::CommandLine line) {
   run_options = {};
+  trace_options = {};
   fuse_options = {};
   programs_options = {};
   btrfs_options = {};
@@ -43,6 +45,11 @@ void add_options(cli::CommandLine line) {
   run.option("--level", run_options.levels, "Pools of the parts raid, rebuild and sweep; default all")
       .one_of({"raid0", "raid1", "raid5-3+1", "raid6-4+2", "raid7-5+3"});
   run.on_selected([] { action = Action::run; });
+  cli::CommandLine trace = line.subcommand("trace", "say which phases of small commands take how many cycles");
+  trace.option("--engine", trace_options.engine, "auto, cpu or cuda").one_of({"auto", "cpu", "cuda"});
+  trace.option("-o,--output", trace_options.output, "Write the result as JSON to this file");
+  trace.flag("--quick", trace_options.quick, "Fewer repetitions");
+  trace.on_selected([] { action = Action::trace; });
   cli::CommandLine fuse = line.subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
   fuse.option("--peer", fuse_options.peers, "Passthrough programs; otherwise libfuse's examples are built");
   fuse.option("--folder", fuse_options.folder, "Where pool and peer keep their data, default /dev/shm");
@@ -71,6 +78,8 @@ int run() {
   switch (action) {
     case Action::run:
       return bench_run(run_options);
+    case Action::trace:
+      return bench_trace(trace_options);
     case Action::fuse:
       return bench_fuse(fuse_options);
     case Action::programs:

@@ -16,6 +16,14 @@ struct BenchRunOptions {
 };
 int bench_run(const BenchRunOptions& options);
 
+// Cycles of small commands by phase; of a build with GPU4FS_TRACE.
+struct BenchTraceOptions {
+  std::string engine = "auto";
+  std::string output;
+  bool quick = false;
+};
+int bench_trace(const BenchTraceOptions& options);
+
 struct BenchFuseOptions {
   std::vector<std::string> peers;  // programs; empty: built from libfuse's examples
   std::string folder;              // for pool and peer data, default /dev/shm

@@ -218,13 +218,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
   // Room that was promised and not used is back before the answer: who writes one command after the other and fills
   // the pool is not refused for the sake of the command before. For locks the next command would wait.
   release_claims(engine, c);
+  GPU4FS_TRACE_POINT(claims);
   if (status != Status::ok && has_done_a_part(c)) {
     status = Status::ok;
     result = c.progress;
   }
   answer_client(engine, c, status, result);
+  GPU4FS_TRACE_POINT(completion);
   GPU4FS_MUTANT(locks_kept, release_all_locks(engine, c), static_cast<void>(0));
   free_command(engine, memory, c.index);
+  GPU4FS_TRACE_POINT(unlock);
+  GPU4FS_TRACE_FLUSH(engine.trace);
   if (next == no_command) return no_command;
   if (GPU4FS_MUTANT(chain_not_cancelled, status == Status::ok, true)) {
     CommandState& successor = engine.commands[next];

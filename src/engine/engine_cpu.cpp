@@ -303,6 +303,15 @@ std::string CpuEngine::description() const {
   return "CPU, " + std::to_string(worker_count_) + (worker_count_ == 1 ? " worker" : " workers");
 }
 
+TraceTotals CpuEngine::trace() const {
+  TraceTotals copy{};
+  for (u32 i = 0; i < trace_phase_count; ++i) {
+    copy.cycles[i] = load<Order::relaxed, Scope::engine>(&engine_->trace.cycles[i]);
+    copy.points[i] = load<Order::relaxed, Scope::engine>(&engine_->trace.points[i]);
+  }
+  return copy;
+}
+
 EngineCounters CpuEngine::counters() const {
   const EngineCounters& live = engine_->counters;
   EngineCounters copy{};

@@ -81,6 +81,7 @@ class CudaEngine final : public EngineHost {
   void request_death() override;
   std::string description() const override;
   EngineCounters counters() const override;
+  TraceTotals trace() const override;
   u64 durable_epoch() const override;
 
   // For tests and statistics.

@@ -92,6 +92,9 @@ std::string CudaEngine::description() const {
 EngineCounters CudaEngine::counters() const {
   refuse();
 }
+TraceTotals CudaEngine::trace() const {
+  refuse();
+}
 u64 CudaEngine::durable_epoch() const {
   refuse();
 }

@@ -91,6 +91,7 @@ class EngineHost {
   virtual std::string description() const = 0;  // "CPU, 8 workers"
 
   virtual EngineCounters counters() const = 0;
+  virtual TraceTotals trace() const { return {}; }  // zeros without trace_is_compiled_in
   virtual u64 durable_epoch() const = 0;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/limits.hpp"
+#include "base/trace.hpp"
 #include "engine/check_tables.hpp"
 #include "engine/command_types.hpp"
 #include "engine/run_queue.hpp"
@@ -167,6 +168,7 @@ struct Engine {
   ServiceControl service;
   CheckTables check;
   Parking parking;
+  alignas(cache_line) TraceTotals trace;
   Session sessions[session_max];
 };
 

@@ -189,8 +189,12 @@ GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
   if (prepared == Prepared::stale_scratch) clear_scratch(g, c);
   if (prepared == Prepared::no && status == Status::ok)
     status = on_leader(g, [&] { return admit_command(engine.fs, c); });
+  GPU4FS_TRACE_POINT(prepare);
   const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::end(status);
-  return on_leader(g, [&] { return after_step(engine, c, step); });
+  GPU4FS_TRACE_POINT(finish);
+  const Decision decision = on_leader(g, [&] { return after_step(engine, c, step); });
+  GPU4FS_TRACE_POINT(leave);
+  return decision;
 }
 
 }  // namespace detail
@@ -207,6 +211,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
           c.operation.blocked_by_reservations = 0;
           return detail::before_step(engine, c);
         });
+        GPU4FS_TRACE_POINT(gate);
         if (decision.next == detail::Next::step) decision = detail::run_step(g, engine, c);
         break;
       case detail::Next::tasks:
@@ -230,6 +235,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
 // An item of the run queue.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void run_item(Group g, Engine& engine, WorkerState& worker, u32 item) {
+  GPU4FS_TRACE_BEGIN();
   const u32 index = item & ~item_tasks;
   GPU4FS_CHECK_LT(index, engine.config.command_count);
   CommandState& c = engine.commands[index];

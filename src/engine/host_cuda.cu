@@ -16,6 +16,7 @@
 #include "engine/cuda_support.cuh"
 #include "engine/engine_cuda.hpp"
 #include "engine/service_cuda.cuh"
+#include "engine/wait_policy.hpp"
 
 namespace gpu4fs::engine {
 
@@ -144,9 +145,6 @@ class CudaEngine::Implementation {
   std::atomic<u64> launches_{0};
 };
 
-// Waits by spinning for a moment, then by sleeps. The first is for a share of what such waits took lately; the share is
-// small: a sleep is part of what the next wait expects, and must not feed itself. The others follow from how long the
-// wait is by now, so that little of it is slept over: 1/16 of short ones, 1/64 of those of some milliseconds.
 class CudaEngine::Implementation::Port final : public ring::EnginePort {
  public:
   Port(Implementation& host, ring::RingControl& control) : host_(host), control_(control) {}
@@ -160,39 +158,27 @@ class CudaEngine::Implementation::Port final : public ring::EnginePort {
     if (done()) return true;
     doorbell();
     const u64 begin_ns = now_monotonic_ns();
-    u64 passed_ns = 0;
-    u64 first_pause_ns = expected_ns_ > 4 * spin_ns ? minimum(expected_ns_ / 4, pause_max_ns) : 0;
-    for (;; passed_ns = now_monotonic_ns() - begin_ns) {
+    for (;;) {
       for (u32 i = 0; i < 32; ++i) {
         if (done()) {
-          const u64 took_ns = now_monotonic_ns() - begin_ns;
-          expected_ns_ = expected_ns_ - expected_ns_ / 8 + took_ns / 8;
+          policy_.note_wait(now_monotonic_ns() - begin_ns);
           return true;
         }
         cpu_relax();
       }
       if (host_.has_died() || host_.stopped_.load()) return done();
-      if (first_pause_ns == 0 && passed_ns < spin_ns) continue;
+      const u64 pause_ns = policy_.pause_ns(now_monotonic_ns() - begin_ns);
+      if (pause_ns == 0) continue;
       want_exact_sleeps();
-      sleep_ns(maximum(first_pause_ns, pause_after(passed_ns)));
-      first_pause_ns = 0;
+      sleep_ns(pause_ns);
       doorbell();
     }
   }
 
  private:
-  static constexpr u64 spin_ns = 20000;
-  static constexpr u64 pause_min_ns = 5000;
-  static constexpr u64 pause_max_ns = 500000;
-
-  static u64 pause_after(u64 passed_ns) {
-    const u64 pause_ns = maximum(minimum(passed_ns / 16, pause_max_ns / 10), minimum(passed_ns / 64, pause_max_ns));
-    return maximum(pause_ns, pause_min_ns);
-  }
-
   Implementation& host_;
   ring::RingControl& control_;
-  u64 expected_ns_ = 0;  // running mean
+  WaitPolicy policy_;
 };
 
 CudaEngine::Implementation::Implementation(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator,
@@ -667,6 +653,9 @@ std::string CudaEngine::description() const {
 }
 EngineCounters CudaEngine::counters() const {
   return implementation_->peek(&implementation_->engine()->counters);
+}
+TraceTotals CudaEngine::trace() const {
+  return implementation_->peek(&implementation_->engine()->trace);
 }
 u64 CudaEngine::durable_epoch() const {
   return implementation_->peek(&implementation_->engine()->fs.epoch_durable);

@@ -60,6 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_record(Group g, Engine& engine, CommandStat
   on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
+  GPU4FS_TRACE_POINT(log);
   return lsn;
 }
 
@@ -73,6 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, Com
   on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
+  GPU4FS_TRACE_POINT(log);
 }
 
 // Gate. The record names c.extents[first, + count), unwritten blocks at the pages of their rounds.
@@ -87,6 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, 
   on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
+  GPU4FS_TRACE_POINT(log);
 }
 
 // Replay: the record's extents become the command's, as if it had allocated and filled them. Answers their pages.

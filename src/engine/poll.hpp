@@ -369,20 +369,25 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];
   const u32 batch = minimum(worker.fetch_count, fetch_max);
+  GPU4FS_TRACE_BEGIN();
   const ring::FetchedDescriptors seen = ring::fetch_descriptors(g, session.ring, position, batch, memory.staging);
   const u32 found = minimum(count_trailing_zeros(u32{~seen.valid}), batch);
   worker.fetch_count = found == batch ? minimum(2 * batch, fetch_max) : maximum(found, 1u);
   if (found == 0) return Taken{no_command, 0, 0, 0};
   const u32 plain = minimum(count_trailing_zeros(u32{~seen.plain}), found);
+  GPU4FS_TRACE_POINT(fetch);
   if (plain != 0) return answer_plain(g, engine, session, position, plain);
   const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
   const u32 single = minimum(count_trailing_zeros(other), engine.config.batch_max);
   // Sleeping workers are woken command by command, which take_chains() does.
   if (single != 0 && engine.config.caches_slots != 0) {
     const Taken taken = take_single(g, engine, worker, session_index, position, single);
+    GPU4FS_TRACE_POINT(slot);
     if (taken.consumed != 0) return taken;
   }
-  return take_chains(g, engine, worker, session_index, position);
+  const Taken taken = take_chains(g, engine, worker, session_index, position);
+  GPU4FS_TRACE_POINT(slot);
+  return taken;
 }
 
 // Before a ring is looked at, so that its token is not held for it. Leader only.

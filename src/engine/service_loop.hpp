@@ -45,6 +45,7 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   worker.keeps_token = 1;
   const u64 start_ns = on_leader(g, [&] { return now_monotonic_ns(); });
   u32 idle_turns = 0;
+  GPU4FS_TRACE_RESET();
   for (u32 turn = 1;; ++turn) {
     const bool worked = worker_step(g, engine, worker);
     if (worked && (idle_turns != 0 || turn % 16 == 0)) {

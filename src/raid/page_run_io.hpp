@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/mutant.hpp"
+#include "base/trace.hpp"
 #include "raid/page_io.hpp"
 #include "raid/parity/row_read.hpp"
 
@@ -300,6 +301,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
     const detail::RunPlan plan = on_leader(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
+    GPU4FS_TRACE_POINT(translate);
     u32 verified = 0;
     Status status = plan.status;
     if (status == Status::ok) {

@@ -21,6 +21,7 @@
 #include "base/config.hpp"
 #include "base/group.hpp"
 #include "base/mutant.hpp"
+#include "base/trace.hpp"
 #include "ring/ring_layout.hpp"
 #include "wire/ring_format.hpp"
 
@@ -150,6 +151,7 @@ GPU4FS_FN inline void write_bare_completion(const EngineRing& ring, u64 position
 // Leader only, after the g.sync() that follows the last write of the payload. `result` is 0 unless status is ok.
 GPU4FS_FN inline void write_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
   fence<Order::acq_rel, Scope::system>();
+  GPU4FS_TRACE_POINT(fence);
   write_bare_completion(ring, position, status, result);
 }
 

@@ -80,6 +80,7 @@ class PoolServer final : private maintenance::PoolHost {
 
   // One line for the user: which engine runs, and why that one.
   [[nodiscard]] std::string engine_text() const;
+  [[nodiscard]] TraceTotals engine_trace() const { return mounted_.setup.host->trace(); }
   [[nodiscard]] bool uses_gpu() const { return mounted_.setup.gpu != nullptr; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return mounted_.pool.warnings; }
   [[nodiscard]] std::string statistics_json() const;

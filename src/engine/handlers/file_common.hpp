@@ -107,9 +107,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_any(Group g, Engine& engine, CommandState&
                                           fs::InodeRef* ref) {
   if (number != format::inode_number_root && number < format::inode_number_first_free) return Status::stale;
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
+  GPU4FS_TRACE_POINT(inode);
   if (status == Status::not_found) return Status::stale;
   GPU4FS_TRY(status);
   GPU4FS_TRY(lock_inode(g, engine, c, *ref, mode));
+  GPU4FS_TRACE_POINT(lock);
   return ref->inode->mode == 0 ? Status::stale : Status::ok;
 }
 

@@ -36,6 +36,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   while (done < wanted && count < command_extent_capacity) {
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
+    GPU4FS_TRACE_POINT(map);
     const Status status = on_leader(g, [&] {
       u64 address = raid::no_address;
       if (run.kind == fs::MapKind::data) {
@@ -46,6 +47,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
       return Status::ok;
     });
     GPU4FS_TRY(status);
+    GPU4FS_TRACE_POINT(translate);
     ++count;
     done += static_cast<u32>(run.page_count);
   }
@@ -132,6 +134,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, {LockMode::shared, fs::may_read}, &ref));
   if (c.stage == static_cast<u32>(ReadStage::start)) GPU4FS_STEP_TRY(detail::start_read(g, engine, c, ref));
+  GPU4FS_TRACE_POINT(checks);
   if (ref.inode->is_inline() && c.stage == static_cast<u32>(ReadStage::collect)) {
     GPU4FS_CHECK_LE(state.end, u64{format::inode_inline_capacity});
     copy_bytes(g, state.data, ref.inode->inline_data() + state.begin, state.end - state.begin);
@@ -154,6 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
       return detail::fan_out_pages(engine, page_count);
     }
     GPU4FS_STEP_TRY(detail::read_round(g, engine, c, state, 0, page_count));
+    GPU4FS_TRACE_POINT(transfer);
     on_leader(g, [&] { state.position = state.round_end; });
   }
   return detail::finish_read(g, engine, c, ref, state.end - state.begin);

@@ -244,7 +244,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   const u32 wanted = round_pages(engine, first, page_end - first);
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRACE_POINT(map);
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
+  GPU4FS_TRACE_POINT(reserve);
   u32 covered = 0;
   GPU4FS_TRY(find_round_pages(g, engine, c, ref, {first, first + wanted}, &covered));
   GPU4FS_CHECK_GT(covered, 0u);
@@ -252,6 +254,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   u64 old_last = raid::no_address;
   GPU4FS_TRY(find_old_page(g, engine, c, ref, first, &old_first));
   if (covered > 1) GPU4FS_TRY(find_old_page(g, engine, c, ref, first + covered - 1, &old_last));
+  GPU4FS_TRACE_POINT(claim);
   on_leader(g, [&] {
     state.page_count = covered;
     state.in_row = 0;
@@ -343,11 +346,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   const u64 first = state.position / page_size;
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + state.page_count}, &cost));
+  GPU4FS_TRACE_POINT(map);
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   const bool by_bytes =
       !replays_extents(c) && state.in_row == 0 && state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
+  GPU4FS_TRACE_POINT(reserve);
   GPU4FS_TRY(enter_gate(g, engine, c));
   if (on_leader(g, [&] { return state.in_row != 0 && !space::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
     leave_gate(g, engine, c);
@@ -368,6 +373,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   }
   commit_extents(g, engine, c, ref, {first, fs::MapKind::data, !by_bytes});
   stamp_written(g, engine, c, ref, state.round_end);
+  GPU4FS_TRACE_POINT(commit);
   on_leader(g, [&] {
     GPU4FS_CHECK_GT(state.round_end, state.position);
     GPU4FS_CHECK_LE(state.round_end, state.end);
@@ -437,6 +443,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   if (status == Status::ok) status = detail::start_write(g, engine, c, ref);
+  GPU4FS_TRACE_POINT(checks);
   if (status == Status::ok && c.stage == static_cast<u32>(WriteStage::transfer)) {
     status = task_result(g, c);
     if (status == Status::ok) detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
@@ -459,6 +466,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
         return detail::fan_out_pages(engine, page_count);
       } else {
         status = detail::write_round(g, engine, c, state, 0, page_count);
+        GPU4FS_TRACE_POINT(transfer);
         if (status != Status::ok) break;
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
       }

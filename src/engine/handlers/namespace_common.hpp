@@ -67,7 +67,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_name(Group g, NameBytes name) {
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE fs::HashedName hash_name(Group g, const Engine& engine, NameBytes name) {
-  return on_leader(g, [&] { return fs::make_name(engine.fs, name.bytes, name.length); });
+  const fs::HashedName hashed = on_leader(g, [&] { return fs::make_name(engine.fs, name.bytes, name.length); });
+  GPU4FS_TRACE_POINT(name);
+  return hashed;
 }
 
 GPU4FS_FN inline Status check_writable(const Engine& engine) {
@@ -93,9 +95,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, Comman
                                                  fs::InodeRef* ref) {
   if (!is_file_number(number)) return Status::stale;
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
+  GPU4FS_TRACE_POINT(inode);
   if (status == Status::not_found) return Status::stale;
   GPU4FS_TRY(status);
   GPU4FS_TRY(lock_inode(g, engine, c, *ref, mode));
+  GPU4FS_TRACE_POINT(lock);
   GPU4FS_CHECK_EQ(ref->number, number);
   if (ref->inode->mode == 0) return Status::stale;
   return GPU4FS_MUTANT(inode_unchecked, fs::inode_is_sound(*ref->inode), true) ? Status::ok : Status::corrupt_structure;

@@ -64,6 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   GPU4FS_CHECK(request.target != nullptr || request.target_length == 0);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
+  GPU4FS_TRACE_POINT(walk);
   GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, {request.mode, c.command.umask_bits}, &creation->inherited));
   creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
   creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
@@ -75,8 +76,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   GPU4FS_TRY(lock_claimed_inode(g, engine, c, creation->number));
   GPU4FS_TRY(fs::prepare_new_inode(g, fs, op, creation->number));
   if (is_nameless) GPU4FS_TRY(fs::prepare_orphan(g, fs, op, creation->number));
+  GPU4FS_TRACE_POINT(claim);
   GPU4FS_TRY(fs::reserve_metadata(g, fs, op, {3, creation->plan.touched_pages, new_pages}));
   GPU4FS_TRY(reserve_record(g, engine, c, request.target_length));
+  GPU4FS_TRACE_POINT(reserve);
   return enter_gate(g, engine, c);
 }
 
@@ -136,6 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   }
   fs::commit_inherited_access(g, fs, op, child, creation.inherited);
   fs::mark_inode_dirty(g, fs, op, child);
+  GPU4FS_TRACE_POINT(commit);
   // The record's target is the copy that was committed.
   append_record(g, engine, c, creation_record(c, request, creation, child), destination);
   return child;
@@ -160,6 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& 
     set_modification_times(dir, c.operation.now);
     if (fs::is_directory(request.mode)) dir.inode->link_count += 1;
   });
+  GPU4FS_TRACE_POINT(commit);
   put_attributes(g, engine, c, child);
   return Step::complete(child.number);
 }
@@ -216,6 +221,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_create(Group g, Engine& engine, CommandState
   GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::exclusive, &dir));
   fs::FoundName found{};
   const Status status = fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found);
+  GPU4FS_TRACE_POINT(walk);
   if (status == Status::ok) {
     if (is_exclusive) return Step::end(Status::exists);
     fs::InodeRef child{};

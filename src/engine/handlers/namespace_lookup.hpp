@@ -46,6 +46,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup(Group g, Engine& engine, CommandState
   }
   fs::FoundName found{};
   GPU4FS_STEP_TRY(fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
+  GPU4FS_TRACE_POINT(walk);
   fs::InodeRef child{};
   GPU4FS_STEP_TRY(lock_named_inode(g, engine, c, found.inode, LockMode::shared, &child));
   put_attributes(g, engine, c, child);

@@ -83,6 +83,7 @@ GPU4FS_FN Step step_memcopy(Group g, Engine& engine, CommandState& c) {
     return Step::fan_out(task_count);
   }
   copy_bytes(g, destination, source, length);
+  GPU4FS_TRACE_POINT(transfer);
   return Step::complete(length);
 }
 

@@ -146,6 +146,7 @@ template <class Group>
 GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
   const Status status = write_and_flush_log(g, engine, c, static_cast<u32>(SyncStage::flushed));
   if (status != Status::ok) return Step::end(status);
+  GPU4FS_TRACE_POINT(sync);
   const bool counts = on_leader(g, [&] {
     const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
     end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
