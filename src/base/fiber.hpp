@@ -1,6 +1,10 @@
 // Fiber: a stack and where its execution stands, for switching between lines of execution on one thread. Host only, for
 // emulated warps.
 //
+// A switch changes stacks by itself where that is possible: swapcontext() asks the kernel for the mask of signals each
+// time, and the address sanitizer clears the shadow of the whole stack behind it. Under ThreadSanitizer, whose runtime
+// knows swapcontext(), and on other processors it is that function.
+//
 // Sanitizers are told of each switch. To ThreadSanitizer a fiber is a thread of its own and a switch orders nothing, so
 // that what two fibers do without synchronization counts as a race although one thread does both.
 #pragma once
@@ -12,6 +16,7 @@
 #include <new>
 
 #include "base/check.hpp"
+#include "base/config.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
 
@@ -27,6 +32,12 @@
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
+#endif
+
+#if GPU4FS_X86_64 && !GPU4FS_TSAN
+#define GPU4FS_FIBER_SWAPS_STACKS 1
+#else
+#define GPU4FS_FIBER_SWAPS_STACKS 0
 #endif
 
 namespace gpu4fs {
@@ -48,13 +59,7 @@ class Fiber {
     GPU4FS_CHECK_EQ(::mprotect(memory_, page_size, PROT_NONE), 0);
     stack_ = static_cast<u8*>(memory_) + page_size;
     stack_length_ = stack_bytes - page_size;
-    GPU4FS_CHECK_EQ(::getcontext(&context_), 0);
-    context_.uc_stack.ss_sp = stack_;
-    context_.uc_stack.ss_size = stack_length_;
-    context_.uc_link = nullptr;
-    const u64 self = reinterpret_cast<u64>(this);
-    ::makecontext(&context_, reinterpret_cast<void (*)()>(&Fiber::begin), 2, static_cast<u32>(self >> 32),
-                  static_cast<u32>(self));
+    make_context();
 #if defined(__SANITIZE_THREAD__)
     sanitizer_thread_ = __tsan_create_fiber(0);
     owns_sanitizer_thread_ = true;
@@ -87,20 +92,82 @@ class Fiber {
     other.came_from_ = this;
     __sanitizer_start_switch_fiber(&fake_stack_, other.stack_, other.stack_length_);
 #endif
-    GPU4FS_CHECK_EQ(::swapcontext(&context_, &other.context_), 0);
+    swap_context(other);
     arrive();
   }
 
  private:
-  // The address sanitizer clears the shadow of the whole stack at each switch, beyond 512 KiB by a system call.
   static constexpr u64 stack_bytes = u64{256} << 10;
 
-  static void begin(u32 high, u32 low) {
-    auto* self = reinterpret_cast<Fiber*>(u64{high} << 32 | low);
-    self->arrive();
-    self->entry_(self->argument_);
+  void run() {
+    arrive();
+    entry_(argument_);
     GPU4FS_CHECK(!"the entry of a fiber returned");
   }
+
+#if GPU4FS_FIBER_SWAPS_STACKS
+  static void begin() {
+    next_->run();
+  }
+
+  // The first switch pops the address of begin(), which finds the stack as behind a call.
+  void make_context() {
+    auto** const top = reinterpret_cast<void**>(static_cast<u8*>(stack_) + stack_length_);
+    top[-1] = nullptr;
+    top[-2] = reinterpret_cast<void*>(&Fiber::begin);
+    place_ = top - 2;
+  }
+  void swap_context(Fiber& other) {
+    next_ = &other;
+    swap_stacks(&place_, other.place_);
+  }
+
+  // Leaves at *from what is needed to go on behind this function. All registers but the frame's are the compiler's to
+  // save; the red zone below the stack pointer may be in use.
+  GPU4FS_NOINLINE static void swap_stacks(void** from, void* to) {
+    asm volatile(
+        "leaq -128(%%rsp), %%rsp\n\t"
+        "pushq %%rbp\n\t"
+        "pushq %%rbx\n\t"
+        "leaq 1f(%%rip), %%rax\n\t"
+        "pushq %%rax\n\t"
+        "movq %%rsp, (%[from])\n\t"
+        "movq %[to], %%rsp\n\t"
+        "popq %%rax\n\t"
+        "jmpq *%%rax\n"
+        "1:\n\t"
+        "popq %%rbx\n\t"
+        "popq %%rbp\n\t"
+        "leaq 128(%%rsp), %%rsp"
+        : [from] "+D"(from), [to] "+S"(to)
+        :
+        : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3",
+          "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc",
+          "memory");
+  }
+
+  static inline thread_local Fiber* next_ = nullptr;  // that is switched to
+  void* place_ = nullptr;                             // top of the stack while it does not run
+#else
+  static void begin(u32 high, u32 low) {
+    reinterpret_cast<Fiber*>(u64{high} << 32 | low)->run();
+  }
+
+  void make_context() {
+    GPU4FS_CHECK_EQ(::getcontext(&context_), 0);
+    context_.uc_stack.ss_sp = stack_;
+    context_.uc_stack.ss_size = stack_length_;
+    context_.uc_link = nullptr;
+    const u64 self = reinterpret_cast<u64>(this);
+    ::makecontext(&context_, reinterpret_cast<void (*)()>(&Fiber::begin), 2, static_cast<u32>(self >> 32),
+                  static_cast<u32>(self));
+  }
+  void swap_context(Fiber& other) {
+    GPU4FS_CHECK_EQ(::swapcontext(&context_, &other.context_), 0);
+  }
+
+  ucontext_t context_{};
+#endif
 
   void arrive() {
 #if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
@@ -112,7 +179,6 @@ class Fiber {
 #endif
   }
 
-  ucontext_t context_{};
   std::atomic<bool> left_{false};  // see acquire(), which only the thread sanitizer needs
   void (*entry_)(void*) = nullptr;
   void* argument_ = nullptr;

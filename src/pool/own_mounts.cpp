@@ -38,6 +38,11 @@ std::string first_line(const std::filesystem::path& path) {
   return line;
 }
 
+bool has_own_mounts() {
+  const std::lock_guard guard(mutex);
+  return !directories.empty();
+}
+
 // 0: none.
 u64 device_number_in(const std::filesystem::path& path) {
   unsigned major = 0;
@@ -134,6 +139,7 @@ OwnMount::~OwnMount() {
 }
 
 std::string find_own_mount(const std::string& path) {
+  if (!has_own_mounts()) return "";
   Search search("/sys");
   search.add_file(path);
   return search.run();
