@@ -64,6 +64,7 @@ RecordBytes make_file() {
   bytes.record().number = format::inode_number_first_free;
   bytes.record().mode = S_IFREG | 0644;
   bytes.record().mask = S_IFREG | 0666;
+  bytes.record().size = 1;  // its generation
   return bytes;
 }
 
@@ -142,6 +143,8 @@ TEST(LogRecords, NewInodesHaveOneType) {
                  {
                      {"a reserved number", [](RecordBytes& r) { r.record().number = 3; }},
                      {"a number beyond all", [](RecordBytes& r) { r.record().number = fs::inode_number_max; }},
+                     {"no generation", [](RecordBytes& r) { r.record().size = 0; }},
+                     {"a generation beyond all", [](RecordBytes& r) { r.record().size = u64{1} << 32; }},
                      {"two types", [](RecordBytes& r) { r.record().mask = S_IFIFO | 0666; }},
                      {"a directory", [](RecordBytes& r) { r.record().mode = r.record().mask = S_IFDIR | 0755; }},
                      {"a symbolic link", [](RecordBytes& r) { r.record().mode = r.record().mask = S_IFLNK | 0777; }},
@@ -153,6 +156,7 @@ TEST(LogRecords, NewInodesHaveOneType) {
                         r = RecordBytes(LogOpcode::mknod, name_length_max + 1);
                         r.record().number = format::inode_number_first_free;
                         r.record().mode = r.record().mask = S_IFREG;
+                        r.record().size = 1;
                       }},
                  });
 }
