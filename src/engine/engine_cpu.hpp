@@ -13,21 +13,22 @@
 #include <thread>
 #include <vector>
 
+#include "base/host/engine_allocator.hpp"
 #include "engine/engine_host.hpp"
 
 namespace gpu4fs::engine {
 
 // Heap memory for engine_build.hpp; freed with the object. Pages of large blocks are touched on first use.
-class HeapAllocator {
+class HeapAllocator final : public EngineAllocator {
  public:
   HeapAllocator() = default;
   HeapAllocator(const HeapAllocator&) = delete;
   HeapAllocator& operator=(const HeapAllocator&) = delete;
-  ~HeapAllocator();
+  ~HeapAllocator() override;
 
-  void* allocate(u64 bytes, u64 alignment);
-  void copy_in(void* engine_destination, const void* host_source, u64 bytes);
-  void zero(void* engine_destination, u64 bytes);
+  void* allocate(u64 bytes, u64 alignment) override;
+  void copy_in(void* engine_destination, const void* host_source, u64 bytes) override;
+  void zero(void* engine_destination, u64 bytes) override;
 
  private:
   struct Block {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/host/engine_allocator.hpp"
 #include "engine/engine_host.hpp"
 
 namespace gpu4fs::engine {
@@ -40,16 +41,16 @@ EngineConfig cuda_engine_config(const CudaOptions& options);
 
 // GPU memory for engine_build.hpp and host memory that both sides see. Everything is freed with the object,
 // which outlives the engine. Throws std::runtime_error with CUDA's words.
-class CudaAllocator {
+class CudaAllocator final : public EngineAllocator {
  public:
   explicit CudaAllocator(int device = 0);
   CudaAllocator(const CudaAllocator&) = delete;
   CudaAllocator& operator=(const CudaAllocator&) = delete;
-  ~CudaAllocator();
+  ~CudaAllocator() override;
 
-  void* allocate(u64 bytes, u64 alignment);
-  void copy_in(void* engine_destination, const void* host_source, u64 bytes);
-  void zero(void* engine_destination, u64 bytes);
+  void* allocate(u64 bytes, u64 alignment) override;
+  void copy_in(void* engine_destination, const void* host_source, u64 bytes) override;
+  void zero(void* engine_destination, u64 bytes) override;
 
   // Pinned host memory, zeroed, at the same address on both sides: rings of upcalls, fault records.
   void* allocate_shared(u64 bytes);

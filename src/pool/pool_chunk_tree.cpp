@@ -7,6 +7,7 @@
 #include "base/bits.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
+#include "pool/chunk_shape.hpp"
 #include "pool/pool_error.hpp"
 #include "raid/levels/levels.hpp"
 
@@ -67,7 +68,7 @@ class TreeReader {
       fail(fmt::format("chunk at {:#x} of {} bytes is out of order, bounds or alignment", chunk.base_address,
                        chunk.size_bytes));
     }
-    if (const char* problem = raid::find_shape_problem(chunk)) {
+    if (const char* problem = find_shape_problem(chunk)) {
       fail(fmt::format("chunk at {:#x}, profile {} with redundancy {}, {} columns and stripes of {} bytes: {}",
                        chunk.base_address, to_text(chunk.level), chunk.redundancy, chunk.column_count,
                        chunk.stripe_length_bytes, problem));

@@ -11,6 +11,7 @@
 #include "base/bits.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
+#include "pool/chunk_shape.hpp"
 #include "pool/pool_error.hpp"
 #include "raid/levels/levels.hpp"
 
@@ -240,11 +241,11 @@ ChunkProfile parse_profile(const std::string& name, u32 stripe_length_bytes) {
     throw PoolError(Status::invalid_argument, fmt::format("profile '{}' has no stripes to give a length to", name));
   }
   if (profile.stripe_length_bytes != 0 &&
-      (!is_power_of_two(profile.stripe_length_bytes) || profile.stripe_length_bytes < raid::stripe_length_min ||
-       profile.stripe_length_bytes > raid::stripe_length_max)) {
+      (!is_power_of_two(profile.stripe_length_bytes) || profile.stripe_length_bytes < stripe_length_min ||
+       profile.stripe_length_bytes > stripe_length_max)) {
     throw PoolError(Status::invalid_argument,
                     fmt::format("stripe length {} is no power of two from {} to {}", profile.stripe_length_bytes,
-                                raid::stripe_length_min, raid::stripe_length_max));
+                                stripe_length_min, stripe_length_max));
   }
   return profile;
 }

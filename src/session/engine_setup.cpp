@@ -16,8 +16,8 @@
 #include "engine/engine_build.hpp"
 #include "fmt/format.h"
 #include "pool/chunk_reach.hpp"
+#include "pool/logical_space/logical_space.hpp"
 #include "pool/pool_error.hpp"
-#include "raid/logical_space_build.hpp"
 
 namespace gpu4fs::session {
 namespace {
@@ -172,8 +172,8 @@ std::vector<format::Superblock> superblock_templates(const pool::OpenedPool& poo
 }
 
 // A mount records with a seed of its own; a recovery reads, and keeps the seed of what it reads.
-template <class Allocator>
-void set_up_log(Allocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool, fs::FileSystem& fs) {
+void set_up_log(EngineAllocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
+                fs::FileSystem& fs) {
   const bool records = !pool.read_only && options.purpose == ServerPurpose::mount;
   engine::build_log(allocator, fs, pool.superblock, device_parts(pool),
                     GPU4FS_MUTANT(log_seed_kept, records, false) ? random_number<u64>() : pool.superblock.log_seed,
@@ -181,7 +181,7 @@ void set_up_log(Allocator& allocator, const ServerOptions& options, const pool::
 }
 
 // What a mount that writes may add to its pool: twice the chunks and some, on as many devices as there can be.
-raid::SpaceRoom room_for_growth(const ServerOptions& options, const pool::OpenedPool& pool) {
+pool::SpaceRoom room_for_growth(const ServerOptions& options, const pool::OpenedPool& pool) {
   constexpr u32 chunks_least = 4096;
   if (pool.read_only || options.purpose != ServerPurpose::mount) return {};
   const u64 chunks = std::max<u64>(chunks_least, pool.chunks.size());
@@ -197,14 +197,13 @@ struct EngineShape {
   bool accessible;  // the pool's devices are, from the beginning
 };
 
-template <class Allocator>
-engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
+engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
                              EngineSetup& setup, const EngineShape& shape) {
   engine::EngineImage image = engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
-  const raid::SpaceRoom room = room_for_growth(options, pool);
-  fs.space = raid::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, shape.accessible, room);
+  const pool::SpaceRoom room = room_for_growth(options, pool);
+  fs.space = pool::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, shape.accessible, room);
   const std::vector<format::Superblock> templates = superblock_templates(pool);
   fs.superblocks = static_cast<format::Superblock*>(
       allocator.allocate(u64{fs.space.device_capacity} * sizeof(format::Superblock), page_size));
@@ -327,8 +326,6 @@ EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool) 
     }
   } catch (const device::DeviceError& error) {
     throw pool::PoolError(status_of(error), error.what());
-  } catch (const raid::SpaceError& error) {
-    throw pool::PoolError(Status::corrupt_structure, error.what());
   } catch (const std::bad_alloc&) {
     throw pool::PoolError(Status::no_memory, "not enough memory for the engine; see option 'cache'");
   }

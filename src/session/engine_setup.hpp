@@ -29,6 +29,10 @@ struct EngineSetup {
   // Engine memory: one of the two.
   std::unique_ptr<engine::HeapAllocator> heap;
   std::unique_ptr<engine::CudaAllocator> gpu;
+  EngineAllocator& allocator() const {
+    if (heap) return *heap;
+    return *gpu;
+  }
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine, a clause

@@ -4,9 +4,9 @@
 
 #include "base/limits.hpp"
 #include "format/log_format.hpp"
+#include "pool/chunk_shape.hpp"
 #include "pool/growth/growth_forecast.hpp"
 #include "raid/levels/levels.hpp"
-#include "raid/logical_space_build.hpp"
 #include "space/reserve.hpp"
 
 namespace gpu4fs::tools {
@@ -19,7 +19,7 @@ struct PageCounts {
 };
 
 PageCounts count_stripe_pages(const format::ChunkDescriptor& chunk, const std::vector<u8>& bitmap) {
-  const u64 page_cost = raid::detail::page_cost_of(chunk);
+  const u64 page_cost = pool::page_cost_of(chunk);
   const auto is_used = [&](u64 page) { return (bitmap[page / 8] >> (page % 8) & 1) != 0; };
   PageCounts counts{};
   for (u64 region = 0; region * pages_per_block_2m < chunk.size_bytes / page_size; ++region) {
@@ -51,7 +51,7 @@ PageCounts count_pages(const pool::OpenedPool& pool, const pool::OpenedChunk& ch
     newest_page = page;
   }
   const u64 used = std::min(newest.set_count, page_count);
-  if (raid::detail::page_cost_of(chunk.descriptor) == 1) return {used, page_count - used, 0};
+  if (pool::page_cost_of(chunk.descriptor) == 1) return {used, page_count - used, 0};
   std::vector<u8> bitmap(layout.bitmap_pages * page_size);
   file.read_at(area + (newest_page + 1) * page_size, bitmap.data(), bitmap.size());
   PageCounts counts = count_stripe_pages(chunk.descriptor, bitmap);
@@ -98,7 +98,7 @@ std::vector<ClassSum> sum_by_profile(const pool::OpenedPool& pool, const std::ve
     sum->page_used += chunk.page_used;
     sum->page_free += chunk.page_free;
     sum->page_stranded += chunk.page_stranded;
-    sum->page_cost = std::max<u64>(sum->page_cost, raid::detail::page_cost_of(pool.chunks[i].descriptor));
+    sum->page_cost = std::max<u64>(sum->page_cost, pool::page_cost_of(pool.chunks[i].descriptor));
   }
   return sums;
 }

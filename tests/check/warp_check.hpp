@@ -11,7 +11,7 @@
 #include "device/memory/mapped_file.hpp"
 #include "engine/engine_build.hpp"
 #include "fsck/check/engine_check.hpp"
-#include "raid/logical_space_build.hpp"
+#include "pool/logical_space/logical_space.hpp"
 #include "support/warp_engine.hpp"
 
 namespace gpu4fs::test {
@@ -37,7 +37,7 @@ inline bool run_warp_check(fsck::check::CheckContext& context, const fsck::check
   const auto upcalls = std::make_unique<ring::UpcallRing>();
   engine::EngineImage image = engine::prepare_engine(memory, config, sizes, upcalls.get());
   fs::FileSystem& fs = image->fs;
-  fs.space = raid::build_logical_space(memory, context.pool.superblock, devices, context.pool.chunks, true);
+  fs.space = pool::build_logical_space(memory, context.pool.superblock, devices, context.pool.chunks, true);
   fs.inode_file = fs.inode_file_staged = context.pool.superblock.inode_file;
   fs.epoch_durable = context.pool.superblock.epoch;
   fs.epoch_open = fs.epoch_durable + 1;

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "base/emulated_warp.hpp"
+#include "base/host/engine_allocator.hpp"
 #include "fs/map/file_map.hpp"
-#include "raid/logical_space_build.hpp"
+#include "pool/logical_space/logical_space.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/small_file_system.hpp"
 #include "support/test_scale.hpp"
@@ -22,12 +23,12 @@ namespace {
 constexpr u64 giga = u64{1} << 30;
 constexpr u64 giga_pages = giga / page_size;
 
-class LazyMemory {
+class LazyMemory : public EngineAllocator {
  public:
-  ~LazyMemory() {
+  ~LazyMemory() override {
     for (const auto& [base, bytes] : regions_) munmap(base, bytes);
   }
-  void* allocate(u64 bytes, u64 /*alignment*/) {
+  void* allocate(u64 bytes, u64 /*alignment*/) override {
     const u64 length = align_up(bytes + 1, page_size);
     void* base = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) throw std::bad_alloc();
@@ -38,8 +39,8 @@ class LazyMemory {
   T* array(u64 count) {
     return static_cast<T*>(allocate(count * sizeof(T), page_size));
   }
-  void copy_in(void* destination, const void* source, u64 bytes) { std::memcpy(destination, source, bytes); }
-  void zero(void* destination, u64 bytes) { std::memset(destination, 0, bytes); }
+  void copy_in(void* destination, const void* source, u64 bytes) override { std::memcpy(destination, source, bytes); }
+  void zero(void* destination, u64 bytes) override { std::memset(destination, 0, bytes); }
 
  private:
   std::vector<std::pair<void*, u64>> regions_;
@@ -57,7 +58,7 @@ class GiantPool {
     write_header(device + column_offset, layout);
     devices_.push_back(
         {device::DeviceKind::memory, 0, column_offset + layout.header_pages * page_size + chunk_bytes, device, 0, 0});
-    raid::ChunkSource source{};
+    pool::OpenedChunk source{};
     source.descriptor.base_address = chunk_base;
     source.descriptor.size_bytes = chunk_bytes;
     source.descriptor.level = format::RaidLevel::single;
@@ -72,7 +73,7 @@ class GiantPool {
     superblock.page_total = chunk_bytes / page_size;
     superblock.epoch = 1;
     fs_ = new (memory_.array<fs::FileSystem>(1)) fs::FileSystem{};
-    fs_->space = raid::build_logical_space(memory_, superblock, devices_, std::vector{source}, true);
+    fs_->space = pool::build_logical_space(memory_, superblock, devices_, std::vector{source}, true);
     fs_->shard_count = 1;
     fs_->shards = memory_.array<space::AllocationShard>(1);
     build_page_table();

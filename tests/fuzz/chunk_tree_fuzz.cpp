@@ -9,9 +9,9 @@
 #include "fuzz/fuzz_target.hpp"
 #include "fuzz/pool_file.hpp"
 #include "pool/chunk_tree/chunk_tree.hpp"
+#include "pool/logical_space/logical_space.hpp"
 #include "pool/pool_chunk_tree.hpp"
 #include "pool/pool_error.hpp"
-#include "raid/logical_space_build.hpp"
 #include "raid/translate.hpp"
 
 namespace gpu4fs::fuzz {
@@ -121,7 +121,7 @@ void read_it(const Superblock& superblock, pool::DeviceFile& device) {
   engine::HeapAllocator memory;
   const std::vector<device::Device> memories{
       {device::DeviceKind::memory, 0, superblock.device.size_bytes, nullptr, 0, 0}};
-  const raid::LogicalSpace space = raid::build_logical_space(memory, superblock, memories, chunks, true);
+  const raid::LogicalSpace space = pool::build_logical_space(memory, superblock, memories, chunks, true);
   for (u64 address = 0; address < space.granule_count << space.granule_shift;
        address += u64{1} << space.granule_shift) {
     raid::PageLocation location{};

@@ -6,6 +6,8 @@
 #include <set>
 #include <vector>
 
+#include "base/host/engine_allocator.hpp"
+#include "pool/logical_space/logical_space.hpp"
 #include "raid/page_io.hpp"
 #include "support/group_runner.hpp"
 #include "support/space_fixture.hpp"
@@ -27,17 +29,17 @@ bool cuda_ok(cudaError_t error, const char* what) {
   return false;
 }
 
-class VramAllocator {
+class VramAllocator : public EngineAllocator {
  public:
-  void* allocate(u64 bytes, u64 /*alignment*/) {
+  void* allocate(u64 bytes, u64 /*alignment*/) override {
     void* memory = nullptr;
     if (!cuda_ok(cudaMalloc(&memory, bytes), "cudaMalloc")) throw std::bad_alloc();
     return memory;
   }
-  void copy_in(void* destination, const void* source, u64 bytes) {
+  void copy_in(void* destination, const void* source, u64 bytes) override {
     cuda_ok(cudaMemcpy(destination, source, bytes, cudaMemcpyHostToDevice), "copy_in");
   }
-  void zero(void* destination, u64 bytes) { cuda_ok(cudaMemset(destination, 0, bytes), "zero"); }
+  void zero(void* destination, u64 bytes) override { cuda_ok(cudaMemset(destination, 0, bytes), "zero"); }
 };
 
 constexpr u32 block_count = 64;
@@ -141,7 +143,7 @@ void run() {
   }
   VramAllocator allocator;
   GroupMemory<fs::FileSystem> fs(1);
-  fs[0].space = raid::build_logical_space(allocator, pool.superblock, devices, pool.chunks, true);
+  fs[0].space = pool::build_logical_space(allocator, pool.superblock, devices, pool.chunks, true);
   fs[0].shard_count = 24;
   const u64 shard_bytes = fs[0].shard_count * sizeof(space::AllocationShard);
   fs[0].shards = static_cast<space::AllocationShard*>(allocator.allocate(shard_bytes, 128));

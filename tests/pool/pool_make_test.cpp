@@ -1,6 +1,7 @@
 // mkfs against the format: numbers counted by hand, checksums by libxxhash, refusals that write
 // nothing.
 #include "pool/pool_make.hpp"
+#include "pool/chunk_shape.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -205,7 +206,7 @@ TEST(PoolLayout, columns_of_a_chunk_are_on_different_devices_of_most_room) {
     for (const ChunkPlacement& chunk : layout.chunks) {
       EXPECT_EQ(chunk.descriptor.base_address, base);
       base += chunk.descriptor.size_bytes;
-      EXPECT_EQ(raid::find_shape_problem(chunk.descriptor), nullptr) << name;
+      EXPECT_EQ(find_shape_problem(chunk.descriptor), nullptr) << name;
       std::set<u32> members;
       for (const ColumnPlacement& column : chunk.columns) {
         EXPECT_TRUE(members.insert(column.device_index).second) << name;
@@ -232,7 +233,7 @@ TEST(PoolLayout, profiles_of_devices_get_their_share_there) {
   const PoolLayout layout = compute_layout(devices, 16 * mib, 0, shares);
   u64 chunks = 0;
   for (const ChunkPlacement& chunk : layout.chunks) {
-    EXPECT_EQ(raid::find_shape_problem(chunk.descriptor), nullptr);
+    EXPECT_EQ(find_shape_problem(chunk.descriptor), nullptr);
     if (format::profile_of(chunk.descriptor) != format::physical_profile(2)) continue;
     ++chunks;
     ASSERT_EQ(chunk.columns.size(), 1u);
@@ -263,7 +264,7 @@ TEST(PoolLayout, profiles_get_their_shares) {
     const format::ChunkDescriptor& d = chunk.descriptor;
     EXPECT_EQ(d.base_address, base);
     base += d.size_bytes;
-    EXPECT_EQ(raid::find_shape_problem(d), nullptr);
+    EXPECT_EQ(find_shape_problem(d), nullptr);
     const format::Profile profile = format::profile_of(d.level, d.column_count);
     EXPECT_EQ(d.flags, profile == format::Profile::raid1c3 ? format::chunk_flag_metadata : format::chunk_flag_data);
     granules[profile] += chunk.column_granules() * chunk.columns.size();

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "fs/journal/checkpoint.hpp"
+#include "pool/logical_space/logical_space.hpp"
+#include "pool/pool_error.hpp"
 #include "space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/on_all_groups.hpp"
@@ -299,16 +301,16 @@ TEST(ClassesOfAPool, MustFitWhatTheSuperblockSays) {
   const SpaceFixture pool(options_of(mixes[0]));
   test::HeapAllocator memory;
   format::Superblock superblock = pool.superblock;
-  EXPECT_NO_THROW(raid::build_logical_space(memory, superblock, pool.devices, pool.chunks, true));
+  EXPECT_NO_THROW(pool::build_logical_space(memory, superblock, pool.devices, pool.chunks, true));
   superblock.metadata_profile = static_cast<u16>(format::Profile::raid7);
-  EXPECT_THROW(raid::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), raid::SpaceError);
+  EXPECT_THROW(pool::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), pool::PoolError);
   superblock.metadata_profile = 9;
-  EXPECT_THROW(raid::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), raid::SpaceError);
+  EXPECT_THROW(pool::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), pool::PoolError);
   superblock.metadata_profile = 0;
-  EXPECT_THROW(raid::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), raid::SpaceError);
+  EXPECT_THROW(pool::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), pool::PoolError);
   superblock = pool.superblock;
   superblock.feature_incompatible &= ~u64{format::feature_mixed_profiles};
-  EXPECT_THROW(raid::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), raid::SpaceError);
+  EXPECT_THROW(pool::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), pool::PoolError);
 }
 
 // A file may ask for what has chunks for data.

@@ -25,7 +25,7 @@ class SpaceModel {
  public:
   SpaceModel(const test::SpaceOptions& options, u64 seed) : pool_(options), random_(seed) {
     EXPECT_EQ(pool_.load(1), Status::ok);
-    for (const raid::ChunkSource& chunk : pool_.chunks) {
+    for (const pool::OpenedChunk& chunk : pool_.chunks) {
       for (u64 offset = 0; offset < chunk.descriptor.size_bytes; offset += page_size) {
         free_.insert(chunk.descriptor.base_address + offset);
       }
@@ -164,7 +164,7 @@ class SpaceModel {
   }
 
   bool has_free_region() const {
-    for (const raid::ChunkSource& chunk : pool_.chunks) {
+    for (const pool::OpenedChunk& chunk : pool_.chunks) {
       const u64 base = chunk.descriptor.base_address;
       for (u64 first = base; first < base + chunk.descriptor.size_bytes; first += block_size_2m) {
         const auto begin = free_.lower_bound(first);

@@ -40,10 +40,10 @@
 #include "engine/engine_host.hpp"
 #include "fmt/format.h"
 #include "fsck/check/check_pool.hpp"
+#include "pool/logical_space/logical_space.hpp"
 #include "pool/pool_make.hpp"
 #include "pool/pool_open.hpp"
 #include "pool/pool_replace.hpp"
-#include "raid/logical_space_build.hpp"
 #include "server/recovery/recovery.hpp"
 #include "session/server_session.hpp"
 #include "support/flush_answerer.hpp"
@@ -127,7 +127,7 @@ engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, co
   auto& memory = parts.allocator();
   engine::EngineImage image = engine::prepare_engine(memory, config, options.memory, parts.upcalls());
   fs::FileSystem& fs = image->fs;
-  fs.space = raid::build_logical_space(memory, superblock, devices, pool.chunks, true);
+  fs.space = pool::build_logical_space(memory, superblock, devices, pool.chunks, true);
   std::vector<format::Superblock> templates;
   for (const pool::OpenedDevice& device : pool.devices) {
     templates.push_back(superblock);

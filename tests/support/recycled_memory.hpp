@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/bits.hpp"
+#include "base/host/engine_allocator.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
 
@@ -88,26 +89,26 @@ class RecycledMemory {
 };
 
 // For engine_build.hpp, in place of engine::HeapAllocator.
-class RecyclingAllocator {
+class RecyclingAllocator final : public EngineAllocator {
  public:
   RecyclingAllocator() = default;
   RecyclingAllocator(const RecyclingAllocator&) = delete;
   RecyclingAllocator& operator=(const RecyclingAllocator&) = delete;
-  ~RecyclingAllocator() {
+  ~RecyclingAllocator() override {
     for (const auto& [memory, length] : blocks_) RecycledMemory::instance().give(memory, length);
   }
 
-  void* allocate(u64 bytes, u64 alignment) {
+  void* allocate(u64 bytes, u64 alignment) override {
     if (alignment > page_size) throw std::invalid_argument("alignment");
     const u64 length = align_up(bytes == 0 ? u64{1} : bytes, page_size);
     void* memory = RecycledMemory::instance().take(length);
     blocks_.emplace(memory, length);
     return memory;
   }
-  void copy_in(void* engine_destination, const void* host_source, u64 bytes) {
+  void copy_in(void* engine_destination, const void* host_source, u64 bytes) override {
     if (bytes != 0) std::memcpy(engine_destination, host_source, bytes);
   }
-  void zero(void* engine_destination, u64 bytes) {
+  void zero(void* engine_destination, u64 bytes) override {
     const auto block = blocks_.find(engine_destination);
     if (block == blocks_.end() || bytes > block->second) std::memset(engine_destination, 0, bytes);
   }

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/group.hpp"
+#include "base/host/engine_allocator.hpp"
 #include "base/xxh3.hpp"
 #include "base/xxh3_serial.hpp"
 #include "format/directory_format.hpp"
@@ -32,7 +33,7 @@
 #include "fs/inode/inode.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
-#include "raid/logical_space_build.hpp"
+#include "pool/logical_space/logical_space.hpp"
 
 namespace gpu4fs::test {
 
@@ -48,16 +49,16 @@ struct SmallPoolOptions {
 };
 
 // Zeroed, page aligned memory that lives as long as its owner and costs only where it is touched.
-class HeapMemory {
+class HeapMemory final : public EngineAllocator {
  public:
   HeapMemory() = default;
   HeapMemory(const HeapMemory&) = delete;
   HeapMemory& operator=(const HeapMemory&) = delete;
-  ~HeapMemory() {
+  ~HeapMemory() override {
     for (const Block& block : blocks_) ::munmap(block.memory, block.bytes);
   }
 
-  void* allocate(u64 bytes, u64 alignment) {
+  void* allocate(u64 bytes, u64 alignment) override {
     GPU4FS_CHECK_LE(alignment, page_size);
     const u64 length = align_up(bytes == 0 ? 1 : bytes, page_size);
     void* memory = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,11 +70,11 @@ class HeapMemory {
   T* array(u64 count) {
     return static_cast<T*>(allocate(count * sizeof(T), page_size));
   }
-  void copy_in(void* destination, const void* source, u64 bytes) {
+  void copy_in(void* destination, const void* source, u64 bytes) override {
     if (bytes != 0) std::memcpy(destination, source, bytes);
   }
   // Everything that was allocated is zero.
-  void zero(void*, u64) {}
+  void zero(void*, u64) override {}
 
  private:
   struct Block {
@@ -418,7 +419,7 @@ class SmallFileSystem {
       devices_.push_back({device::DeviceKind::memory, d, images[d].size_bytes, base, 0, 0});
     }
     fs_ = new (memory_.array<fs::FileSystem>(1)) fs::FileSystem{};
-    fs_->space = raid::build_logical_space(memory_, superblock, devices_, chunk_sources(), true);
+    fs_->space = pool::build_logical_space(memory_, superblock, devices_, chunk_sources(), true);
     build_page_table();
     build_shards();
     fs_->superblocks = memory_.array<format::Superblock>(devices_.size());
@@ -440,8 +441,8 @@ class SmallFileSystem {
     if (load_status_ == Status::ok) load_status_ = space::check_slot_sum(Lane{}, *fs_, superblock.slot_sum);
   }
 
-  std::vector<raid::ChunkSource> chunk_sources() const {
-    std::vector<raid::ChunkSource> sources(options_.chunk_count);
+  std::vector<pool::OpenedChunk> chunk_sources() const {
+    std::vector<pool::OpenedChunk> sources(options_.chunk_count);
     for (u32 chunk = 0; chunk < options_.chunk_count; ++chunk) {
       format::ChunkDescriptor& d = sources[chunk].descriptor;
       d.base_address = small_pool::chunk_base(options_, chunk);

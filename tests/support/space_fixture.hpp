@@ -19,26 +19,27 @@
 #include <vector>
 
 #include "base/group.hpp"
+#include "base/host/engine_allocator.hpp"
 #include "base/xxh3.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "fs/fs_types.hpp"
-#include "raid/logical_space_build.hpp"
+#include "pool/logical_space/logical_space.hpp"
 #include "space/space.hpp"
 
 namespace gpu4fs::test {
 
 // Engine memory on the heap, filled with a pattern so that what is not initialised shows.
-class HeapAllocator {
+class HeapAllocator : public EngineAllocator {
  public:
-  void* allocate(u64 bytes, u64 alignment) {
+  void* allocate(u64 bytes, u64 alignment) override {
     void* memory = std::aligned_alloc(alignment, align_up(bytes, alignment));
     if (memory == nullptr) throw std::bad_alloc();
     std::memset(memory, 0xa5, bytes);
     blocks_.emplace_back(memory, &std::free);
     return memory;
   }
-  void copy_in(void* destination, const void* source, u64 bytes) { std::memcpy(destination, source, bytes); }
-  void zero(void* destination, u64 bytes) { std::memset(destination, 0, bytes); }
+  void copy_in(void* destination, const void* source, u64 bytes) override { std::memcpy(destination, source, bytes); }
+  void zero(void* destination, u64 bytes) override { std::memset(destination, 0, bytes); }
 
  private:
   std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
@@ -113,7 +114,7 @@ class SpaceFixture {
   format::ChunkLayout layout(u32 chunk = raid::no_chunk) const { return format::chunk_layout(chunk_pages(chunk)); }
 
   format::Superblock superblock{};
-  std::vector<raid::ChunkSource> chunks;
+  std::vector<pool::OpenedChunk> chunks;
   std::vector<device::Device> devices;
   std::unique_ptr<fs::FileSystem> fs;
 
@@ -198,7 +199,7 @@ class SpaceFixture {
     std::vector<u64> ends(options_.device_count, u64{format::layout_area_offset});
     u64 base = options_.granule_bytes;
     for (u32 i = 0; i < chunk_count; ++i) {
-      raid::ChunkSource chunk{describe(i), {}};
+      pool::OpenedChunk chunk{describe(i), {}};
       chunk.descriptor.base_address = base;
       base += chunk.descriptor.size_bytes;
       for (u32 c = 0; c < chunk.descriptor.column_count; ++c) {
@@ -245,7 +246,7 @@ class SpaceFixture {
     }
     fs = std::make_unique<fs::FileSystem>();
     std::memset(static_cast<void*>(fs.get()), 0, sizeof(*fs));
-    fs->space = raid::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
+    fs->space = pool::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
     fs->shard_count = options_.shard_count;
     const u64 shard_bytes = options_.shard_count * sizeof(space::AllocationShard);
     fs->shards = static_cast<space::AllocationShard*>(allocator_.allocate(shard_bytes, 128));

@@ -14,7 +14,6 @@
 #include "pool/chunk_reach.hpp"
 #include "pool/growth/chunk_maps.hpp"
 #include "pool/pool_error.hpp"
-#include "raid/logical_space_build.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -41,41 +40,7 @@ u64 write_header_areas(pool::OpenedPool& pool, const pool::OpenedChunk& chunk) {
   return checksum;
 }
 
-// Engine memory that chunks had which are deleted is used again.
-template <class Allocator, class Block>
-class ReusingAllocator {
- public:
-  ReusingAllocator(Allocator& inner, std::vector<Block>& free) : inner_(inner), free_(free) {}
-  void* allocate(u64 bytes, u64 alignment) {
-    taken_.bytes = bytes;
-    for (std::size_t i = 0; i < free_.size(); ++i) {
-      if (free_[i].bytes != bytes) continue;
-      taken_ = free_[i];
-      free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(i));
-      return taken_.memory;
-    }
-    taken_.memory = inner_.allocate(bytes, alignment);
-    return taken_.memory;
-  }
-  void copy_in(void* to, const void* from, u64 bytes) { inner_.copy_in(to, from, bytes); }
-  void zero(void* to, u64 bytes) { inner_.zero(to, bytes); }
-  const Block& taken() const { return taken_; }
-
- private:
-  Allocator& inner_;
-  std::vector<Block>& free_;
-  Block taken_{};
-};
-
 }  // namespace
-
-template <class Allocator>
-raid::ChunkState PoolGrower::build_state(Allocator& allocator, const pool::OpenedChunk& chunk, bool accessible) {
-  ReusingAllocator<Allocator, Block> reusing(allocator, free_blocks_);
-  const raid::ChunkState state = raid::build_chunk(reusing, chunk, accessible);
-  made_blocks_.push_back(reusing.taken());
-  return state;
-}
 
 // The memory of a chunk in the engine, and the front of its header areas on the medium and within the engine's reach.
 void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState& state) {
@@ -93,9 +58,7 @@ void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState&
     if (mapped != Status::ok) throw pool::PoolError(mapped, "a chunk's header cannot be registered with the GPU");
   }
   const u64 slot_checksum = write_header_areas(mounted_.pool, chunk);
-  setup.host->while_paused([&] {
-    state = setup.heap ? build_state(*setup.heap, chunk, accessible) : build_state(*setup.gpu, chunk, accessible);
-  });
+  setup.host->while_paused([&] { state = blocks_.build(setup.allocator(), chunk, accessible); });
   state.slot_checksum[0] = slot_checksum;
 }
 
@@ -144,13 +107,7 @@ void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>
   constexpr u64 skipped = offsetof(space::PoolGrowth, device_count);
   const u8* const from = reinterpret_cast<const u8*>(growth.get()) + skipped;
   u8* const to = reinterpret_cast<u8*>(setup.growth) + skipped;
-  setup.host->while_paused([&] {
-    if (setup.heap) {
-      setup.heap->copy_in(to, from, sizeof(*growth) - skipped);
-    } else {
-      setup.gpu->copy_in(to, from, sizeof(*growth) - skipped);
-    }
-  });
+  setup.host->while_paused([&] { setup.allocator().copy_in(to, from, sizeof(*growth) - skipped); });
 }
 
 void PoolGrower::make_durable(Plan plan) {
@@ -237,8 +194,7 @@ void PoolGrower::forget(const Plan& plan) {
   tree_->roll_back();
   for (const pool::OpenedChunk& chunk : plan.chunks) free_->mark(chunk, false);
   for (const u32 index : plan.erased) free_->mark(mounted_.pool.chunks[index], true);
-  free_blocks_.insert(free_blocks_.end(), made_blocks_.begin(), made_blocks_.end());
-  made_blocks_.clear();
+  blocks_.forget_new();
   if (plan.joining == 0) return;
   const u32 index = count_trailing_zeros(plan.joining);
   host_.forget_errors(index);
@@ -296,10 +252,7 @@ void PoolGrower::remember(const Plan& plan) {
       superblock.page_total -= pool.chunks[index].descriptor.size_bytes / page_size;
       pool.chunks[index] = pool::OpenedChunk{};
       mapper_.forget_chunk(index);
-      const auto block = blocks_.find(index);
-      if (block == blocks_.end()) continue;
-      free_blocks_.push_back(block->second);
-      blocks_.erase(block);
+      blocks_.forget(index);
     }
     for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
       const u32 slot = plan.slots[i];
@@ -307,9 +260,8 @@ void PoolGrower::remember(const Plan& plan) {
       if (slot >= pool.chunks.size()) pool.chunks.resize(slot + 1);
       pool.chunks[slot] = plan.chunks[i];
       mapper_.forget_chunk(slot);
-      blocks_[slot] = made_blocks_[i];
     }
-    made_blocks_.clear();
+    blocks_.keep_new(plan.slots);
     u32 chunk_count = 0;
     for (const pool::OpenedChunk& chunk : pool.chunks) chunk_count += chunk.is_erased() ? 0 : 1;
     superblock.chunk_count = chunk_count;

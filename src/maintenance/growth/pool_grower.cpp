@@ -8,11 +8,11 @@
 #include "base/check.hpp"
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
+#include "pool/chunk_shape.hpp"
 #include "pool/growth/new_device.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/pool_layout.hpp"
 #include "raid/levels/levels.hpp"
-#include "raid/logical_space_build.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -184,7 +184,7 @@ u64 PoolGrower::add_chunks(u64 count, u32 page_class) {
 }
 
 pool::ChunkForm PoolGrower::form_like(const pool::OpenedChunk& chunk) const {
-  pool::ChunkForm form = pool::form_of_class(mounted_.pool, raid::detail::class_of(chunk.descriptor));
+  pool::ChunkForm form = pool::form_of_class(mounted_.pool, pool::page_class_of(chunk.descriptor));
   form.like = chunk.descriptor;
   return form;
 }
@@ -202,7 +202,7 @@ u64 PoolGrower::replace_chunk(u32 chunk) {
 bool PoolGrower::has_chunks(u32 page_class) const {
   const std::vector<pool::OpenedChunk>& chunks = mounted_.pool.chunks;
   return std::any_of(chunks.begin(), chunks.end(), [page_class](const pool::OpenedChunk& chunk) {
-    return !chunk.is_erased() && raid::detail::class_of(chunk.descriptor) == page_class;
+    return !chunk.is_erased() && pool::page_class_of(chunk.descriptor) == page_class;
   });
 }
 

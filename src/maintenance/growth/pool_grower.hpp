@@ -15,13 +15,13 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "maintenance/chunk_mapper.hpp"
+#include "maintenance/growth/chunk_blocks.hpp"
 #include "maintenance/growth/chunk_usage.hpp"
 #include "maintenance/mounted_pool.hpp"
 #include "maintenance/pool_host.hpp"
@@ -44,7 +44,7 @@ class PoolGrower {
   PoolGrower(const PoolGrower&) = delete;
   PoolGrower& operator=(const PoolGrower&) = delete;
 
-  // At most `count` chunks like the newest one of the class (raid/logical_space_build.hpp); less where there is no more
+  // At most `count` chunks like the newest one of the class (pool/chunk_shape.hpp); less where there is no more
   // room. Answers how many. Any thread. PoolError.
   u64 add_chunks(u64 count, u32 page_class);
   u64 add_chunks(u64 count) { return add_chunks(count, mounted_.setup.space.data_class); }
@@ -102,11 +102,6 @@ class PoolGrower {
     bool is_armed = false;  // a checkpoint may take it up
     bool written = false;
   };
-  // Memory of a chunk in the engine.
-  struct Block {
-    void* memory = nullptr;
-    u64 bytes = 0;
-  };
 
   void require_all_devices();
   void open_tree();
@@ -131,8 +126,6 @@ class PoolGrower {
   void require_one_of_each_class(const std::vector<u32>& erased) const;
   u32 index_of_new_device() const;
   void prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState& state);
-  template <class Allocator>
-  raid::ChunkState build_state(Allocator& allocator, const pool::OpenedChunk& chunk, bool accessible);
   void make_durable(Plan plan);
   void hand_over(const Plan& plan, const std::vector<raid::ChunkState>& states);
   void write_chunk_map(u32 device, u64 epoch);
@@ -154,12 +147,10 @@ class PoolGrower {
   std::unique_ptr<pool::ChunkTree> tree_;
   std::unique_ptr<pool::FreeGranules> free_;
   u32 held_ = 0;
-  u64 avoided_ = 0;                 // a bit a device
-  u32 plan_count_ = 0;              // the newest one's number
-  u32 first_new_slot_;              // chunks of the mount have the numbers below
-  std::map<u32, Block> blocks_;     // by number, of chunks made since the mount
-  std::vector<Block> made_blocks_;  // of the chunks of the plan
-  std::vector<Block> free_blocks_;
+  u64 avoided_ = 0;     // a bit a device
+  u32 plan_count_ = 0;  // the newest one's number
+  u32 first_new_slot_;  // chunks of the mount have the numbers below
+  ChunkBlocks blocks_;
   bool failed_ = false;  // a checkpoint could not be written: nothing is changed any more
   // Between the caller's thread and the upcall thread:
   std::mutex plan_mutex_;

@@ -10,10 +10,10 @@
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
 #include "maintenance/growth/pool_grower.hpp"
+#include "pool/chunk_shape.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/pool_layout.hpp"
 #include "raid/levels/levels.hpp"
-#include "raid/logical_space_build.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -69,13 +69,13 @@ void PoolGrower::require_one_of_each_class(const std::vector<u32>& erased) const
   std::set<u32> left;
   for (u32 i = 0; i < chunks.size(); ++i) {
     const bool stays = std::find(erased.begin(), erased.end(), i) == erased.end();
-    if (stays && !chunks[i].is_erased()) left.insert(raid::detail::class_of(chunks[i].descriptor));
+    if (stays && !chunks[i].is_erased()) left.insert(pool::page_class_of(chunks[i].descriptor));
   }
   for (const u32 index : erased) {
     if (index >= chunks.size() || chunks[index].is_erased()) {
       throw pool::PoolError(Status::not_found, fmt::format("there is no chunk {}", index));
     }
-    const u32 page_class = raid::detail::class_of(chunks[index].descriptor);
+    const u32 page_class = pool::page_class_of(chunks[index].descriptor);
     if (left.contains(page_class)) continue;
     throw pool::PoolError(Status::invalid_argument,
                           fmt::format("chunk {} is the last one of profile {}", index,
@@ -134,8 +134,7 @@ std::vector<ChunkUsage> PoolGrower::list_usage() {
     if (chunk.is_erased()) continue;
     const ring::Completion asked = host_.command(wire::Opcode::grow, wire::grow_usage, i);
     if (asked.status != Status::ok) throw pool::PoolError(asked.status, status_text(asked.status));
-    usage.push_back(
-        {i, raid::detail::class_of(chunk.descriptor), chunk.descriptor.size_bytes / page_size, asked.result});
+    usage.push_back({i, pool::page_class_of(chunk.descriptor), chunk.descriptor.size_bytes / page_size, asked.result});
   }
   return usage;
 }
@@ -279,7 +278,7 @@ std::optional<ChunkUsage> PoolGrower::find_unbalanced() {
     const pool::OpenedChunk& old = pool.chunks[i];
     if ((old.devices() >> *fullest & 1) == 0) continue;
     const u64 length = raid::column_length(old.descriptor);
-    if (!seen.insert({old.devices(), length, raid::detail::class_of(old.descriptor)}).second) continue;
+    if (!seen.insert({old.devices(), length, pool::page_class_of(old.descriptor)}).second) continue;
     const std::optional<pool::OpenedChunk> replacement = plan_chunk(form_like(old), 0);
     if (!replacement) continue;
     const double now = spread_after(old, old);
@@ -292,7 +291,7 @@ std::optional<ChunkUsage> PoolGrower::find_unbalanced() {
   const ring::Completion asked = host_.command(wire::Opcode::grow, wire::grow_usage, *best);
   if (asked.status != Status::ok) throw pool::PoolError(asked.status, status_text(asked.status));
   const format::ChunkDescriptor& descriptor = pool.chunks[*best].descriptor;
-  return ChunkUsage{*best, raid::detail::class_of(descriptor), descriptor.size_bytes / page_size, asked.result};
+  return ChunkUsage{*best, pool::page_class_of(descriptor), descriptor.size_bytes / page_size, asked.result};
 }
 
 void PoolGrower::remove_device(u32 device) {

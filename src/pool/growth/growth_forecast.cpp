@@ -6,9 +6,9 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "pool/chunk_shape.hpp"
 #include "pool/pool_layout.hpp"
 #include "raid/levels/levels.hpp"
-#include "raid/logical_space_build.hpp"
 
 namespace gpu4fs::pool {
 
@@ -17,7 +17,7 @@ namespace {
 // Of a chunk with parities, the pages behind the last whole stripe of a region are given out only with the region.
 u64 pages_given_out(const format::ChunkDescriptor& chunk) {
   const u64 pages = chunk.size_bytes / page_size;
-  const u64 stripe = raid::detail::page_cost_of(chunk);
+  const u64 stripe = page_cost_of(chunk);
   return pages / pages_per_block_2m * (pages_per_block_2m / stripe * stripe);
 }
 
@@ -85,7 +85,7 @@ ChunkForm form_of_class(const OpenedPool& pool, u32 page_class) {
   ChunkForm form{};
   u32 widest = 0;
   for (const OpenedChunk& chunk : pool.chunks) {
-    if (chunk.is_erased() || raid::detail::class_of(chunk.descriptor) != page_class) continue;
+    if (chunk.is_erased() || page_class_of(chunk.descriptor) != page_class) continue;
     form.like = chunk.descriptor;
     widest = std::max<u32>(widest, chunk.descriptor.column_count);
   }
@@ -113,7 +113,7 @@ std::array<GrowthForecast, format::profile_max> forecast_growth(const OpenedPool
   if (pool.absent_devices() != 0) return forecast;
   u64 classes = 0;
   for (const OpenedChunk& chunk : pool.chunks) {
-    if (!chunk.is_erased()) classes |= u64{1} << raid::detail::class_of(chunk.descriptor);
+    if (!chunk.is_erased()) classes |= u64{1} << page_class_of(chunk.descriptor);
   }
   const PoolProfiles profiles = profiles_of(pool);
   const u32 metadata_class = static_cast<u32>(profiles.metadata) - 1;

@@ -1,5 +1,5 @@
 // The logical space is built from what the medium says, so every bound is tried.
-#include "raid/logical_space_build.hpp"
+#include "pool/logical_space/logical_space.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,36 +7,37 @@
 #include <set>
 #include <string>
 
+#include "pool/pool_error.hpp"
 #include "raid/translate.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::raid {
+namespace gpu4fs::pool {
 namespace {
 
 using test::HeapAllocator;
 using test::SpaceFixture;
 
-TEST(LogicalSpaceBuild, every_page_has_a_place_of_its_own) {
+TEST(LogicalSpaceOfAPool, every_page_has_a_place_of_its_own) {
   SpaceFixture pool({.device_count = 3, .chunks_per_device = 2, .granules_per_chunk = 2});
   ASSERT_EQ(pool.load(1), Status::ok);
-  const LogicalSpace& space = pool.fs->space;
+  const raid::LogicalSpace& space = pool.fs->space;
   ASSERT_EQ(space.chunk_count, 6u);
   EXPECT_EQ(space.granule_count, 13u);
   EXPECT_EQ(space.epoch_open, 2u);
   std::set<const u8*> places;
   for (u32 c = 0; c < space.chunk_count; ++c) {
-    const ChunkState& chunk = space.chunks[c];
+    const raid::ChunkState& chunk = space.chunks[c];
     for (u64 page = 0; page < chunk.page_count; ++page) {
-      PageLocation location;
-      ASSERT_EQ(find_page(space, chunk.base_address + page * page_size, &location), Status::ok);
+      raid::PageLocation location;
+      ASSERT_EQ(raid::find_page(space, chunk.base_address + page * page_size, &location), Status::ok);
       ASSERT_EQ(location.chunk, c);
       ASSERT_EQ(location.page, page);
-      ASSERT_TRUE(places.insert(page_memory(space, location)).second);
+      ASSERT_TRUE(places.insert(raid::page_memory(space, location)).second);
     }
     // No page lies in the header area of a column.
     const u64 header_pages = pool.layout().header_pages;
     for (u64 i = 0; i < header_pages; ++i) {
-      ASSERT_EQ(places.count(header_memory(space, chunk, 0, i, 1)), 0u);
+      ASSERT_EQ(places.count(raid::header_memory(space, chunk, 0, i, 1)), 0u);
     }
   }
   for (u32 d = 0; d < 3; ++d) {
@@ -46,19 +47,19 @@ TEST(LogicalSpaceBuild, every_page_has_a_place_of_its_own) {
   }
 }
 
-TEST(LogicalSpaceBuild, chunks_may_come_in_any_order_with_gaps) {
+TEST(LogicalSpaceOfAPool, chunks_may_come_in_any_order_with_gaps) {
   SpaceFixture pool({.chunks_per_device = 3});
   pool.chunks[2].descriptor.base_address = 9 * format::chunk_size_min;
   std::swap(pool.chunks[0], pool.chunks[1]);
   HeapAllocator allocator;
-  const LogicalSpace space = build_logical_space(allocator, pool.superblock, pool.devices, pool.chunks, true);
+  const raid::LogicalSpace space = build_logical_space(allocator, pool.superblock, pool.devices, pool.chunks, true);
   u32 chunk;
-  EXPECT_EQ(find_chunk(space, format::chunk_size_min, &chunk), Status::ok);
+  EXPECT_EQ(raid::find_chunk(space, format::chunk_size_min, &chunk), Status::ok);
   EXPECT_EQ(chunk, 1u);
-  EXPECT_EQ(find_chunk(space, 5 * format::chunk_size_min, &chunk), Status::corrupt_structure);
-  EXPECT_EQ(find_chunk(space, 10 * format::chunk_size_min - 1, &chunk), Status::ok);
+  EXPECT_EQ(raid::find_chunk(space, 5 * format::chunk_size_min, &chunk), Status::corrupt_structure);
+  EXPECT_EQ(raid::find_chunk(space, 10 * format::chunk_size_min - 1, &chunk), Status::ok);
   EXPECT_EQ(chunk, 2u);
-  EXPECT_EQ(find_chunk(space, 10 * format::chunk_size_min, &chunk), Status::corrupt_structure);
+  EXPECT_EQ(raid::find_chunk(space, 10 * format::chunk_size_min, &chunk), Status::corrupt_structure);
 }
 
 struct Damage {
@@ -66,7 +67,7 @@ struct Damage {
   std::function<void(SpaceFixture&)> apply;
 };
 
-TEST(LogicalSpaceBuild, refuses_what_does_not_fit) {
+TEST(LogicalSpaceOfAPool, refuses_what_does_not_fit) {
   constexpr u64 granule = format::chunk_size_min;
   using format::ColumnAddress;
   const Damage damages[] = {
@@ -104,11 +105,12 @@ TEST(LogicalSpaceBuild, refuses_what_does_not_fit) {
     try {
       build_logical_space(allocator, pool.superblock, pool.devices, pool.chunks, true);
       ADD_FAILURE() << "accepted: " << damage.says;
-    } catch (const SpaceError& error) {
+    } catch (const PoolError& error) {
+      EXPECT_EQ(error.status(), Status::corrupt_structure);
       EXPECT_NE(std::string(error.what()).find(damage.says), std::string::npos) << error.what();
     }
   }
 }
 
 }  // namespace
-}  // namespace gpu4fs::raid
+}  // namespace gpu4fs::pool
