@@ -1,0 +1,97 @@
+// A mounted pool without a pool behind it: memory for devices, chunks that nobody has formatted, and an engine and a
+// server that a test plays.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "base/limits.hpp"
+#include "maintenance/mounted_pool.hpp"
+#include "maintenance/pool_host.hpp"
+#include "support/memory_folder.hpp"
+#include "support/played_engine.hpp"
+
+namespace gpu4fs::test {
+
+// Without a name, and on a tmpfs where there is one, so that memory can be given back.
+inline device::MappedFile make_memory_file(u64 size_bytes) {
+  std::string path = memory_folder() + "/gpu4fs_played_XXXXXX";
+  const int descriptor = ::mkstemp(path.data());
+  if (descriptor < 0 || ::unlink(path.c_str()) != 0 || ::ftruncate(descriptor, static_cast<off_t>(size_bytes)) != 0) {
+    throw std::runtime_error(path + ": no file can be made");
+  }
+  return device::MappedFile::adopt(descriptor, path);
+}
+
+class PlayedPool {
+ public:
+  static constexpr u64 chunk_bytes = u64{24} << 20;
+  static constexpr u64 device_bytes = u64{64} << 20;
+  static constexpr u64 column_offset = u64{1} << 20;
+
+  PlayedPool() {
+    auto engine = std::make_unique<PlayedEngine>();
+    engine_ = engine.get();
+    mounted.setup.host = std::move(engine);
+  }
+
+  PlayedEngine& engine() { return *engine_; }
+  void add_device(device::MappedFile file) {
+    mounted.setup.files.push_back(std::move(file));
+    mounted.pool.devices.push_back({pool::DeviceFile::absent("played"), {}, true, pool::MemberState::here, 0});
+  }
+  // A mirrored one on the first two devices. Its number.
+  u32 add_chunk() {
+    pool::OpenedChunk chunk{};
+    chunk.descriptor.level = format::RaidLevel::raid1;
+    chunk.descriptor.column_count = 2;
+    chunk.descriptor.redundancy = 1;
+    chunk.descriptor.size_bytes = chunk_bytes;
+    const u64 number = mounted.pool.chunks.size();
+    chunk.descriptor.base_address = number * chunk_bytes;
+    const u64 offset = column_offset + number * (device_bytes / 2);
+    for (u32 i = 0; i < 2; ++i) chunk.columns.push_back(format::ColumnAddress::make(i, offset));
+    mounted.pool.chunks.push_back(std::move(chunk));
+    return static_cast<u32>(number);
+  }
+  std::unique_ptr<session::ServerSession> open_session() {
+    return std::make_unique<session::ServerSession>(*mounted.setup.host, mounted.open_close,
+                                                    session::ServerSession::Kind::internal, 2, page_size);
+  }
+
+  maintenance::MountedPool mounted{pool::OpenedPool{}};
+
+ private:
+  PlayedEngine* engine_ = nullptr;
+};
+
+// Writes down the commands of the management session, which `answer` answers in the thread that calls.
+class PlayedHost final : public maintenance::PoolHost {
+ public:
+  using Answer = std::function<ring::Completion(const wire::Command&)>;
+
+  explicit PlayedHost(Answer answer = nullptr) : answer_(std::move(answer)) {}
+
+  const CommandList& commands() const { return commands_; }
+
+  ring::Completion call(wire::Command command) override {
+    commands_.add(command);
+    return answer_ ? answer_(command) : ring::Completion{};
+  }
+  void device_joined(const std::string& /*spec*/) override {}
+  void device_left(const std::string& /*path*/) override {}
+  void device_replaced(const std::string& /*path*/, const std::string& /*spec*/) override {}
+  void forget_errors(u32 /*device*/) override {}
+
+ private:
+  CommandList commands_;
+  Answer answer_;
+};
+
+}  // namespace gpu4fs::test
