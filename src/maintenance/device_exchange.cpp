@@ -1,32 +1,18 @@
 #include "maintenance/device_exchange.hpp"
 
-#include <fcntl.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 
-#include "base/check.hpp"
 #include "base/host/log.hpp"
-#include "base/random.hpp"
-#include "base/to_text.hpp"
 #include "fmt/format.h"
 #include "format/format_text.hpp"
-#include "pool/pool_foreign.hpp"
+#include "pool/pool_error.hpp"
 #include "pool/pool_replace.hpp"
 
 namespace gpu4fs::maintenance {
-namespace {
 
-wire::Command exchange_command(wire::RebuildStep step, u32 device) {
-  wire::Command command{};
-  command.opcode = wire::Opcode::rebuild;
-  command.mode = static_cast<u32>(step);
-  command.inode = device;
-  return command;
-}
+namespace {
 
 bool is_same_path(const std::string& a, const std::string& b) {
   std::error_code ignored;
@@ -65,157 +51,6 @@ u32 DeviceExchange::find_stale() const {
   if (!found)
     throw pool::PoolError(Status::not_found, "no device of the pool is stale; 'device replace' fills another one");
   return *found;
-}
-
-void DeviceExchange::give_up(u32 device) {
-  (void)rebuilder_.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
-}
-
-// The device is lost afterwards, if it was not before, and durable superblocks say so.
-void DeviceExchange::make_stale(u32 device) {
-  const ring::Completion lost = rebuilder_.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
-  if (lost.status == Status::busy) {
-    throw pool::PoolError(
-        Status::busy,
-        fmt::format("the pool cannot do without device {} until another has taken its "
-                    "place: some chunk has no redundancy left; while the pool is not mounted a copy of the "
-                    "device can be made, which takes its place at the next mount",
-                    device));
-  }
-  if (lost.status != Status::ok) throw pool::PoolError(lost.status, status_text(lost.status));
-  const Status status = host_.checkpoint();
-  if (status != Status::ok)
-    throw pool::PoolError(status, fmt::format("a checkpoint was not written: {}", status_text(status)));
-}
-
-void DeviceExchange::refuse_member(const pool::DeviceFile& file) const {
-  for (const pool::OpenedDevice& device : mounted_.pool.devices) {
-    if (device.file.fd() < 0 || !device.file.is_same_file(file)) continue;
-    throw pool::PoolError(Status::invalid_argument, fmt::format("{}: is a device of the pool", file.path()));
-  }
-}
-
-DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& path, bool force) const {
-  refuse_member(pool::DeviceFile::open_joining(path));
-  pool::DeviceFile file =
-      pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
-  // A replacement that was interrupted goes on.
-  try {
-    const format::DevicePart part = pool::stale_part(mounted_.pool, device, file);
-    return {std::move(file), part, false, false, path};
-  } catch (const pool::PoolError&) {
-    // It is what it is.
-  }
-  const std::string content = pool::describe_content(file);
-  if (!content.empty() && !force) {
-    throw pool::PoolError(Status::exists,
-                          fmt::format("{}: holds {}; it is overwritten only by force", file.path(), content));
-  }
-  const format::DevicePart part = pool::plan_replacement(mounted_.pool, device, file.size_bytes(), random_uuid().bytes);
-  return {std::move(file), part, true, content.empty(), path};
-}
-
-// With the memory that will be needed. What a file gets that is refused then, and that held nothing, it loses again.
-void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
-  const int descriptor = ::fcntl(entrant.file.fd(), F_DUPFD_CLOEXEC, 3);
-  if (descriptor < 0)
-    throw pool::PoolError(Status::io_error, fmt::format("{}: {}", entrant.file.path(), std::strerror(errno)));
-  device::MappedFile mapped = device::MappedFile::adopt(
-      descriptor, entrant.file.path(), {.read_only = false, .lock = true, .stack = entrant.file.stack()});
-  const device::GpuRegistration registration = mapped.gpu_registration();
-  if (mounted_.setup.gpu != nullptr && !registration.possible)
-    throw pool::PoolError(Status::gpu_error, registration.reason);
-  if (!mapped.grows_with_use()) mapped.reserve_blocks();
-  try {
-    mapper_.prepare_memory(device, mapped, grower_.usage());
-  } catch (const pool::PoolError&) {
-    if (entrant.is_fresh) entrant.file.free_blocks();
-    throw;
-  }
-  entrant.mapped = std::move(mapped);
-}
-
-// The file becomes known to server and engine; nothing uses it yet.
-void DeviceExchange::install_file(u32 device, Entrant& entrant) {
-  GPU4FS_CHECK(entrant.mapped.has_value());
-  device::MappedFile& mapped = *entrant.mapped;
-  std::unique_lock lock(mounted_.tables, std::defer_lock);
-  try {
-    {
-      const std::shared_lock looking(mounted_.tables);
-      mapper_.map_device(device, mapped, entrant.part);
-    }
-    lock.lock();
-    // Of chunks that came within the engine's reach meanwhile.
-    mapper_.map_device(device, mapped, entrant.part);
-  } catch (...) {
-    // What a GPU has registered stays mapped.
-    if (!lock.owns_lock()) lock.lock();
-    if (mounted_.setup.gpu != nullptr) mounted_.setup.retired_files.push_back(std::move(mapped));
-    throw;
-  }
-  pool::OpenedDevice& opened = mounted_.pool.devices[device];
-  session::EngineSetup& setup = mounted_.setup;
-  std::swap(setup.files[device], mapped);
-  setup.retired_files.push_back(std::move(mapped));
-  setup.file_numbers[device] = ++setup.last_file_number;
-  host_.device_replaced(opened.file.path(), entrant.spec);
-  setup.retired_devices.push_back(std::move(opened.file));
-  opened.file = std::move(entrant.file);
-  opened.part = entrant.part;
-  opened.state = pool::MemberState::stale;
-}
-
-u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
-  const device::Device as_seen = mounted_.setup.files[device].device(device);
-  wire::RebuildTarget target{};
-  target.part = part;
-  target.base = reinterpret_cast<std::uintptr_t>(as_seen.base);
-  target.mapped_bytes = as_seen.size_bytes;
-  target.stack = reinterpret_cast<std::uintptr_t>(as_seen.stack);
-  target.needs_flush = as_seen.needs_flush;
-  target.file_number = mounted_.setup.file_numbers[device];
-  host_.forget_errors(device);
-  const ring::Completion begun =
-      rebuilder_.call(exchange_command(wire::RebuildStep::begin, device), &target, sizeof(target));
-  if (begun.status != Status::ok)
-    throw pool::PoolError(begun.status, fmt::format("the rebuild cannot begin: {}", status_text(begun.status)));
-  return begun.result;
-}
-
-// Durable superblocks of the others name the new device; then it gets its own.
-void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
-  const Status status = host_.checkpoint();
-  if (status != Status::ok)
-    throw pool::PoolError(status, fmt::format("a checkpoint was not written: {}", status_text(status)));
-  std::memcpy(mounted_.pool.superblock.device_uuids[device], part.device_uuid, sizeof(part.device_uuid));
-  const u64 lost = mounted_.lost_devices();
-  for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
-    const pool::OpenedDevice& other = mounted_.pool.devices[i];
-    if (i == device || (lost >> i & 1) != 0 || !other.is_here()) continue;
-    const pool::SuperblockProbe probe = pool::probe_superblocks(other.file);
-    const format::Superblock* newest = probe.newest();
-    if (newest == nullptr || newest->stale_since[device] == 0) continue;
-    pool::write_stale_superblocks(mounted_.pool, mounted_.pool.devices[device].file, part, newest->stale_since[device]);
-    return;
-  }
-  throw pool::PoolError(Status::io_error, "no device of the pool has a superblock that names the new one");
-}
-
-// Answers the pages that the device may lack.
-u64 DeviceExchange::enter(u32 device, Entrant entrant) {
-  const format::DevicePart part = entrant.part;
-  const bool is_new = entrant.is_new;
-  pool::prepare_replacement(mounted_.pool, entrant.file, part, is_new);
-  install_file(device, entrant);
-  try {
-    const u64 page_total = begin(device, part);
-    if (is_new) name_newcomer(device, part);
-    return page_total;
-  } catch (...) {
-    give_up(device);
-    throw;
-  }
 }
 
 std::string DeviceExchange::fill(u32 device, bool is_fresh, u64 page_total, u64 rate_limit) {
