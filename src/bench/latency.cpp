@@ -3,15 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <chrono>
 #include <cstring>
-#include <exception>
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -20,7 +15,6 @@
 #include "bench/limits.hpp"
 #include "bench/parts.hpp"
 #include "bench/small_commands.hpp"
-#include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
 
 namespace gpu4fs::bench {

@@ -119,7 +119,6 @@ void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 r
   if (failure) std::rethrow_exception(failure);
 }
 
-// Readers of `inodes` in turn; the rows say what a limit of theirs is.
 struct ReadRate {
   const char* name;
   std::string what;
@@ -127,6 +126,7 @@ struct ReadRate {
   double required;
 };
 
+// The rings take the files in turn; file i has pattern i.
 void measure_rate(BenchContext& context, const std::vector<u64>& inodes, const ReadRate& rate) {
   std::vector<std::unique_ptr<SmallReader>> readers;
   for (u32 i = 0; i < rate.ring_count; ++i) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <stdexcept>
 #include <vector>
 
@@ -16,11 +17,12 @@ namespace gpu4fs::bench {
 
 namespace {
 
-constexpr const char* phase_names[trace_phase_count] = {
+constexpr const char* phase_names[] = {
     "fetch",     "slot",     "gate",   "prepare", "inode", "lock",       "checks",  "map",
     "translate", "transfer", "finish", "name",    "walk",  "claim",      "reserve", "commit",
     "log",       "sync",     "leave",  "claims",  "fence", "completion", "unlock",
 };
+static_assert(std::size(phase_names) == trace_phase_count);
 
 BenchRow row_of(std::string name, std::string what, const char* unit, const std::vector<double>& samples) {
   BenchRow row;
