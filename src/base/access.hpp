@@ -1,18 +1,16 @@
 // Sixteen-byte accesses, waiting, and time, on both processors.
 //
-// load_shared_16 and store_shared_16 are for memory that the other processor accesses at the same
-// moment: one access, never torn, relaxed. Self-validating structures (a sequence number in every
-// 16 bytes) rely on that.
+// load_shared_16 and store_shared_16 are for memory that the other processor accesses at the same time: one relaxed
+// access that is never torn. Self-validating structures (a sequence number in every 16 bytes) rely on this.
 //
 //   x86-64           movdqa, atomic on every processor with AVX (Intel SDM volume 3, 9.1.1; AMD APM volume 2, 7.3.2)
 //   GPU              ld and st.relaxed.sys.b128 (PTX ISA 8.3), past the L1 cache
 //   others           the 16-byte __atomic built-ins, which may lock inside a process
 //   ThreadSanitizer  the same built-ins
 //
-// load_stream_16 and store_stream_16 are for bulk data that someone else may have written before a
-// synchronisation or that is used once: not kept in the GPU's L1. The loads are volatile: the
-// compiler reads once and never again, which the handling of memory that a client can change at
-// any time relies on. All addresses are 16-byte aligned.
+// load_stream_16 and store_stream_16 are for bulk data that is used once, or that another thread may have written
+// before a synchronisation: it is not kept in the GPU's L1 cache. The loads are volatile, so the compiler never reads
+// twice. Code for memory that a client can change at any time relies on this. All addresses are 16-byte aligned.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -91,9 +89,8 @@ GPU4FS_FN GPU4FS_FORCE_INLINE void cpu_relax() {
 #endif
 }
 
-// Nanoseconds of a clock that never goes back. CLOCK_MONOTONIC on the CPU, %globaltimer on the
-// GPU: the two have different origins and are not comparable; %globaltimer may advance in steps of
-// up to a microsecond.
+// Nanoseconds of a monotonic clock: CLOCK_MONOTONIC on the CPU, %globaltimer on the GPU. The two have different origins
+// and are not comparable. %globaltimer may advance in steps of up to a microsecond.
 GPU4FS_FN inline u64 now_monotonic_ns() {
 #if GPU4FS_DEVICE_CODE
   u64 now;
@@ -106,9 +103,8 @@ GPU4FS_FN inline u64 now_monotonic_ns() {
 #endif
 }
 
-// Gives way for about `duration_ns`: sleeps on the GPU (at most 1 ms, the hardware's bound); on
-// the CPU pauses for short waits and yields the core, for an unknown time, for waits of a
-// microsecond or more.
+// Waits for about `duration_ns` and gives others a turn. The GPU sleeps (at most 1 ms, the hardware's bound). The CPU
+// pauses for short waits; for waits of a microsecond or more it yields the core for an unknown time.
 GPU4FS_FN inline void backoff(u32 duration_ns) {
 #if GPU4FS_DEVICE_CODE
   __nanosleep(duration_ns < 1000000 ? duration_ns : 1000000);

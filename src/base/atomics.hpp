@@ -1,18 +1,16 @@
 // Atomic accesses to plain objects, with explicit order and scope, on both processors.
 //
-// Engine structures are shared between threads of one processor (scope engine) or between CPU and
-// GPU (scope system). Their members are plain integers and every concurrent access goes through
-// these functions, so that one definition of a structure serves both compilers. T is a 4- or
-// 8-byte trivially copyable type, naturally aligned; the arithmetic functions take integers only.
-// Not for objects on a thread's own stack.
+// Engine structures are shared between threads of one processor (scope engine) or between CPU and GPU (scope system).
+// Their members are plain integers, and every concurrent access goes through these functions. So one definition of a
+// structure serves both compilers. T is a 4- or 8-byte trivially copyable type, naturally aligned; the arithmetic
+// functions take integers only. Not for objects on a thread's own stack.
 //
-// On the CPU these are the compiler's __atomic built-ins and the scope means nothing. On the GPU
-// they are the scoped operations of the PTX memory model, which extends the C++ one: group =
-// thread block, engine = the device, system = all processors.
+// On the CPU these are the compiler's __atomic built-ins, and the scope has no effect. On the GPU they are the scoped
+// operations of the PTX memory model, which extends the C++ one: group = thread block, engine = the device, system =
+// all processors.
 //
-// Host memory has no native GPU read-modify-write: fetch_*, exchange and compare_exchange are for
-// engine memory only; in shared memory every word has one writer and is accessed by load and
-// store.
+// A GPU has no native read-modify-write for host memory. So fetch_*, exchange and compare_exchange are for engine
+// memory only. In shared memory every word has one writer and is accessed by load and store.
 #pragma once
 
 #include <type_traits>
@@ -47,7 +45,7 @@ inline constexpr cuda::memory_order native_order = order == Order::relaxed   ? c
                                                                              : cuda::memory_order_seq_cst;
 template <Scope scope, class T>
 __device__ auto atomic_ref(T* address) {
-  // Else each operation asks first whether the address lies in shared memory.
+  // Without this, each operation first tests whether the address lies in shared memory.
   __builtin_assume(__isGlobal(address));
   return cuda::atomic_ref<T, cuda_scope<scope>>(*address);
 }
@@ -60,7 +58,7 @@ inline constexpr int native_order = order == Order::relaxed   ? __ATOMIC_RELAXED
                                                               : __ATOMIC_SEQ_CST;
 #endif
 
-// The order of a compare-exchange that fails: it stores nothing, so its release half goes.
+// The order of a failed compare-exchange: it stores nothing, so the release half is dropped.
 inline constexpr Order load_part(Order order) {
   return order == Order::acq_rel ? Order::acquire : order == Order::release ? Order::relaxed : order;
 }
@@ -126,8 +124,8 @@ GPU4FS_FN T fetch_or(T* address, std::type_identity_t<T> operand) {
 #endif
 }
 
-// Sets bits that are mostly set already, relaxed. A CPU looks first, so that the line stays in everybody's
-// cache; a GPU sends the operation off and does not wait for it.
+// Sets bits that are usually set already; relaxed. A CPU reads first, so the line stays in every cache. A GPU sends the
+// operation and does not wait for it.
 template <Scope scope, class T>
 GPU4FS_FN void set_bits(T* address, std::type_identity_t<T> bits) {
 #if !GPU4FS_DEVICE_CODE
@@ -173,8 +171,8 @@ GPU4FS_FN bool compare_exchange(T* address, T& expected, std::type_identity_t<T>
 #endif
 }
 
-// ThreadSanitizer does not model fences, so there a fence is a read-modify-write of one word,
-// which orders at least as much (and may hide a race that only a fence would order).
+// ThreadSanitizer does not model fences. There a fence is a read-modify-write of one word, which orders at least as
+// much, and may hide a race that only a fence would order.
 template <Order order, Scope scope>
 GPU4FS_FN void fence() {
 #if GPU4FS_DEVICE_CODE

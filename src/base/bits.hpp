@@ -91,7 +91,7 @@ GPU4FS_FN constexpr u64 low_bits(u32 count) {
   return count >= 64 ? ~u64{0} : (u64{1} << count) - 1;
 }
 
-// Both true results of `a + b` and `a * b` or false on overflow, the guard for numbers read from a
+// Store the result of `a + b` or `a * b`, or return false on overflow: the guard for numbers that are read from a
 // medium.
 GPU4FS_FN constexpr bool add_checked(u64 a, u64 b, u64& sum) {
   sum = a + b;
@@ -118,11 +118,11 @@ GPU4FS_FN constexpr u64 spread_high_bits(u64 bytes) {
   }
 #endif
   const u64 bits = bytes & 0x8080808080808080u;
-  return (bits << 1) - (bits >> 7);  // the shift out of the word is meant
+  return (bits << 1) - (bits >> 7);  // the bits that are shifted out of the word are dropped on purpose
 }
 
-// Byte i is that one of the eight bytes of `low` and `high` that nibble i of `indexes` names. The upper half of
-// `indexes` means nothing; its four nibbles are below 8.
+// Byte i of the result is the byte of `low` and `high` (eight bytes) that nibble i of `indexes` selects. The upper half
+// of `indexes` is ignored; its four nibbles are below 8.
 GPU4FS_FN inline u32 select_bytes(u32 low, u32 high, u32 indexes) {
 #if GPU4FS_DEVICE_CODE
   u32 selected;

@@ -1,15 +1,14 @@
-// Checks: conditions the code relies on, tested in every build.
+// Checks: conditions that the code relies on, tested in every build.
 //
 //   GPU4FS_CHECK(condition)          GPU4FS_CHECK_OK(status)
 //   GPU4FS_CHECK_EQ(a, b)            and NE, LT, LE, GT, GE: record both values; integers of
 //                                    different signedness are compared by value
 //   GPU4FS_UNREACHABLE("why")
 //
-// A check states an invariant of this program. What a client, a medium or a device can get wrong
-// is not a check but a Status. A failed check never returns. On the CPU it calls the handler, if
-// one is set, then prints expression, values and place to stderr and aborts. On the GPU the first
-// failing lane fills the FaultRecord in host-visible memory and traps, which ends the kernel; the
-// host finds out by the launch error and reads the record. Arguments are evaluated once.
+// A check states an invariant of this program. An error that a client, a medium or a device can cause is a Status and
+// not a check. A failed check never returns. On the CPU it calls the handler, if one is set, then prints expression,
+// values and place to stderr and aborts. On the GPU the first failing lane fills the FaultRecord in host-visible memory
+// and traps, which ends the kernel. The host sees the launch error and reads the record. Arguments are evaluated once.
 #pragma once
 
 #include <type_traits>
@@ -28,9 +27,8 @@
 
 namespace gpu4fs {
 
-// The record of the first failed check of a kernel. Lives in memory that outlives the kernel and
-// that the host can read after a fault (pinned host memory, not managed memory). Zero before use;
-// `state` becomes 1 last.
+// The record of the first failed check of a kernel. It lies in memory that outlives the kernel and that the host can
+// read after a fault (pinned host memory, not managed memory). It is zero before use; `state` becomes 1 last.
 struct FaultRecord {
   u32 state;
   u32 line;
@@ -39,12 +37,12 @@ struct FaultRecord {
   u32 block;
   u32 thread;
   char file[64];         // the end of the path, terminated
-  char expression[160];  // cut where too long, terminated
+  char expression[160];  // cut if too long, terminated
 };
 
 static_assert(std::is_trivially_copyable_v<FaultRecord> && sizeof(FaultRecord) == 256);
 
-// What a check handler of the host gets.
+// The argument of a check handler on the host.
 struct CheckFailure {
   const char* file;
   u32 line;
@@ -57,7 +55,7 @@ using CheckHandler = void (*)(const CheckFailure&);
 
 namespace detail {
 
-// The last two components of a path: enough to find the file, and no machine's folder in a log.
+// The last two components of a path: enough to find the file, without a machine's folders in a log.
 GPU4FS_FN constexpr const char* short_path(const char* path) {
   const char* last = path;
   const char* before_last = path;
@@ -84,9 +82,8 @@ __device__ inline void copy_text(char* destination, u32 capacity, const char* so
   destination[i] = 0;
 }
 
-// The claim lies in GPU memory because a compare-exchange on host memory would not be atomic. A
-// lane that comes second waits a little for the record: its own trap would cut off the first one's
-// writes.
+// The claim lies in GPU memory because a compare-exchange on host memory would not be atomic. A lane that fails second
+// waits a little for the record: its own trap would cut off the writes of the first lane.
 [[noreturn]] static __device__ GPU4FS_NOINLINE void record_fault(const char* file, u32 line, const char* expression,
                                                                  u64 left, u64 right) {
   FaultRecord* record = fault_record_device;
@@ -140,7 +137,7 @@ GPU4FS_FN constexpr u64 check_value(const T& value) {
 template <class T>
 inline constexpr bool is_plain_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-// a < b and a == b by value, whatever the signedness.
+// a < b and a == b by value, independent of signedness.
 template <class A, class B>
 GPU4FS_FN constexpr bool value_less(A a, B b) {
   if constexpr (is_plain_integer<A> && is_plain_integer<B> && std::is_signed_v<A> != std::is_signed_v<B>) {
@@ -179,9 +176,8 @@ GPU4FS_FN GPU4FS_FORCE_INLINE constexpr void check_compare(A a, B b, const char*
 }  // namespace detail
 
 #if GPU4FS_CUDA_COMPILER
-// Names the record that failed checks of this translation unit's kernels fill, and arms it again.
-// Host only; once before the first launch. `record` is a device-accessible address, or null for
-// none.
+// Sets the record that failed checks of this translation unit's kernels fill, and re-arms it. Host only; once before
+// the first launch. `record` is an address that the device can access, or null for none.
 [[maybe_unused]] static inline cudaError_t set_fault_record(FaultRecord* record) {
   const u32 unclaimed = 0;
   const cudaError_t error = cudaMemcpyToSymbol(detail::fault_claimed_device, &unclaimed, sizeof(unclaimed));
@@ -191,8 +187,8 @@ GPU4FS_FN GPU4FS_FORCE_INLINE constexpr void check_compare(A a, B b, const char*
 #endif
 
 #if !GPU4FS_DEVICE_CODE
-// For tests: called before the message is printed and may leave by an exception. Returns the
-// previous handler. Not synchronised: set it while no check can fail.
+// For tests. The handler is called before the message is printed, and may throw. Returns the previous handler. Not
+// synchronised: set it while no check can fail.
 inline CheckHandler set_check_handler(CheckHandler handler) {
   const CheckHandler previous = detail::check_handler;
   detail::check_handler = handler;

@@ -1,6 +1,6 @@
-// Storage of a reader-writer lock owned by commands (the functions are in engine/command_locks.hpp). A
-// command that cannot have the lock is queued by its index and restarted when the lock is handed to it,
-// in FIFO order (fair: a queued writer stops later readers), so no worker ever waits for one.
+// Storage of a reader-writer lock owned by commands (the functions are in engine/command_locks.hpp). A command that
+// does not get the lock is queued by its index. When the lock is handed to it, in FIFO order, it is restarted. The
+// order is fair: a queued writer stops later readers. So no worker ever waits for such a lock.
 //
 // Zeroed memory is a free lock.
 #pragma once

@@ -1,5 +1,5 @@
-// What the compiler is, decided once. This is the only file that may test __CUDACC__,
-// __CUDA_ARCH__ or a sanitizer's macro; everything else uses the names defined here.
+// Decides once which compiler is in use. This is the only file that may test __CUDACC__, __CUDA_ARCH__ or a sanitizer's
+// macro; everything else uses the names defined here.
 //
 //   GPU4FS_FN             runs on both processors. A plain function in a header is written
 //                         `GPU4FS_FN inline`, a template just `GPU4FS_FN`.
@@ -56,8 +56,7 @@
 #endif
 
 #if GPU4FS_CUDA_COMPILER
-// base/atomics.hpp is never used on a thread's own stack, so the branch that guards that case can
-// go.
+// base/atomics.hpp is never used on a thread's own stack, so the branch for this case is not needed.
 #define _LIBCUDACXX_ATOMIC_UNSAFE_AUTOMATIC_STORAGE
 #include <cuda_runtime.h>
 

@@ -1,10 +1,9 @@
 // Copying, filling and zeroing by a group.
 //
-// All ranks call with equal arguments; the ranks share the work in 16-byte chunks, four
-// independent loads in flight each, which is what keeps PCIe full. None of these functions
-// synchronises: the caller puts g.sync() between the last writer of the source and the call, and
-// between the call and the first reader of the destination. Addresses have any alignment; ranges
-// do not overlap; no byte outside them is read or written. A Lane on the CPU uses the C library.
+// All ranks call with equal arguments. The ranks share the work in 16-byte chunks, with four independent loads in
+// flight each. This keeps PCIe full. None of these functions synchronises: the caller puts g.sync() between the last
+// writer of the source and the call, and between the call and the first reader of the destination. Addresses have any
+// alignment; ranges do not overlap; no byte outside them is read or written. A Lane on the CPU uses the C library.
 #pragma once
 
 #include "base/access.hpp"
@@ -44,7 +43,7 @@ GPU4FS_FN void shift_rows(Group g, Vector16 (&rows)[row_count], Vector16 followi
   const u32 next_rank = (g.rank() + 1) % Group::size();
   GPU4FS_UNROLL
   for (u32 s = 0; s < row_count; ++s) {
-    // Only the last rank looks at rank 0, and it needs rank 0's chunk of the next row.
+    // Only the last rank uses rank 0's value: it needs rank 0's chunk of the next row.
     const Vector16 offered = g.leader() && s + 1 < row_count ? rows[s + 1 < row_count ? s + 1 : s] : rows[s];
     Vector16 next = g.shuffle(offered, next_rank);
     if (last && s + 1 == row_count) next = following;
@@ -52,7 +51,7 @@ GPU4FS_FN void shift_rows(Group g, Vector16 (&rows)[row_count], Vector16 followi
   }
 }
 
-// `chunk_count` chunks from and to 16-byte-aligned addresses.
+// `chunk_count` chunks; both addresses are 16-byte aligned.
 template <class Group>
 GPU4FS_FN void copy_chunks(Group g, u8* destination, const u8* source, u64 chunk_count) {
   for (u64 base = 0; base < chunk_count; base += copy_rows * Group::size()) {
@@ -70,8 +69,8 @@ GPU4FS_FN void copy_chunks(Group g, u8* destination, const u8* source, u64 chunk
   }
 }
 
-// The same where the source of chunk 0 lies `shift` bytes after the aligned address `source`, 0 <
-// shift < 16: reads chunk_count + 1 aligned chunks.
+// The same if the source of chunk 0 lies `shift` bytes after the aligned address `source`, 0 < shift < 16. Reads
+// chunk_count + 1 aligned chunks.
 template <class Group>
 GPU4FS_FN void copy_chunks_shifted(Group g, u8* destination, const u8* source, u64 chunk_count, u32 shift) {
   for (u64 base = 0; base < chunk_count; base += copy_rows * Group::size()) {

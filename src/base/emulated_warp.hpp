@@ -1,11 +1,10 @@
 // EmulatedWarp: 32 lines of execution on one host thread that form one group. Host only, for tests.
 //
-// It lets machines without a GPU, and their sanitizers, execute the code paths of a warp. Every
-// collective is one arrival of all 32 ranks at a barrier; who waits there lets the next rank run, so the
-// order of the ranks changes with every barrier. Between collectives a rank runs alone: it must not wait for
-// another one of its warp, but may for other threads.
-// Beyond a real warp it checks the discipline: at every barrier all ranks must call the same
-// collective, or a check fails. (On a GPU such code hangs or exchanges garbage.)
+// It lets machines without a GPU, and their sanitizers, execute the code paths of a warp. Every collective is one
+// arrival of all 32 ranks at a barrier. A rank that waits there lets the next rank run, so the order of the ranks
+// changes with every barrier. Between collectives a rank runs alone: it must not wait for another rank of its warp, but
+// it may wait for other threads. Unlike a real warp it checks the discipline: at every barrier all ranks must call the
+// same collective, or a check fails. On a GPU such code hangs or exchanges garbage.
 //
 //   run_emulated_warp(body)          calls body(EmulatedWarp) for 32 ranks and waits for them
 //   run_emulated_warps(count, body)  `count` warps at once, a thread each, body(EmulatedWarp, warp_index)
@@ -36,8 +35,8 @@ namespace detail {
 
 enum class Collective : u32 { none, sync, exchange, finish };
 
-// What the 32 ranks of an emulated warp share. Two sets of slots alternate, so that one barrier
-// a collective is enough: a slot is written again only two barriers after it was read.
+// The state that the 32 ranks of an emulated warp share. Two sets of slots alternate, so one barrier for each
+// collective is enough: a slot is written again only two barriers after it was read.
 class EmulatedWarpState {
  public:
   static constexpr u32 slot_bytes = 64;
@@ -45,7 +44,7 @@ class EmulatedWarpState {
   // Set before any rank runs.
   void set_fibers(std::unique_ptr<Fiber>* fibers) { fibers_ = fibers; }
 
-  // Lets the next rank run; returns when this one's turn comes again.
+  // Lets the next rank run. Returns when this rank's turn comes again.
   void pass_on(u32 rank) { fibers_[rank]->switch_to(*fibers_[(rank + 1) % warp_size]); }
 
   void arrive(u32 rank, Collective collective) { write_and_arrive(rank, collective, nullptr, 0); }
@@ -75,7 +74,7 @@ class EmulatedWarpState {
     return set.bytes;
   }
 
-  // One thread runs all ranks; the orders are what a sanitizer is told.
+  // One thread runs all ranks; the memory orders are for sanitizers.
   void barrier(u32 rank) {
     const u32 generation = generation_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == warp_size) {
@@ -239,12 +238,12 @@ class EmulatedWarpCrew {
     for (const auto& fiber : fibers) fiber->acquire();
   }
 
-  // A fiber for ever: a round is over for it when it has passed on.
+  // A fiber never ends: its round is over when it has passed on.
   static void run_rank(void* argument) {
     const Rank self = *static_cast<Rank*>(argument);
     EmulatedWarpCrew& crew = *self.crew;
     for (;;) {
-      (void)crew.finished_.load(std::memory_order_acquire);  // the body is from before
+      (void)crew.finished_.load(std::memory_order_acquire);  // the body was stored before
       crew.body_(EmulatedWarp(&crew.state_, self.rank));
       crew.state_.arrive(self.rank, Collective::finish);
       if (crew.finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == warp_size) {

@@ -1,12 +1,12 @@
 // Fiber: a stack and where its execution stands, for switching between lines of execution on one thread. Host only, for
 // emulated warps.
 //
-// A switch changes stacks by itself where that is possible: swapcontext() asks the kernel for the mask of signals each
-// time, and the address sanitizer clears the shadow of the whole stack behind it. Under ThreadSanitizer, whose runtime
-// knows swapcontext(), and on other processors it is that function.
+// On x86-64 a switch changes stacks by itself, because swapcontext() is slow: it asks the kernel for the signal mask
+// each time, and AddressSanitizer clears the shadow of the whole stack after it. Under ThreadSanitizer, whose runtime
+// knows swapcontext(), and on other processors a switch calls swapcontext().
 //
-// Sanitizers are told of each switch. To ThreadSanitizer a fiber is a thread of its own and a switch orders nothing, so
-// that what two fibers do without synchronization counts as a race although one thread does both.
+// Each switch is announced to the sanitizers. For ThreadSanitizer a fiber is a thread of its own, and a switch orders
+// nothing. So unsynchronised accesses of two fibers count as a race although one thread executes both.
 #pragma once
 
 #include <sys/mman.h>
@@ -44,7 +44,7 @@ namespace gpu4fs {
 
 class Fiber {
  public:
-  // Of the calling thread as it is: something to come back to.
+  // The calling thread as it is: a target to switch back to.
   Fiber() {
 #if defined(__SANITIZE_THREAD__)
     sanitizer_thread_ = __tsan_get_current_fiber();
@@ -55,7 +55,7 @@ class Fiber {
   Fiber(void (*entry)(void*), void* argument) : entry_(entry), argument_(argument) {
     memory_ = ::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory_ == MAP_FAILED) throw std::bad_alloc();
-    // Whoever needs more than the stack meets the guard.
+    // An overflow of the stack hits the guard page.
     GPU4FS_CHECK_EQ(::mprotect(memory_, page_size, PROT_NONE), 0);
     stack_ = static_cast<u8*>(memory_) + page_size;
     stack_length_ = stack_bytes - page_size;
@@ -76,12 +76,13 @@ class Fiber {
     if (memory_ != nullptr) ::munmap(memory_, stack_bytes);
   }
 
-  // Orders all that the fiber has done, which touches others too, before what the caller does next: their end.
+  // Orders everything that the fiber has done before the next actions of the caller, which ends the fiber and the
+  // objects it touches.
   void acquire() const {
     (void)left_.load(std::memory_order_acquire);
   }
 
-  // Called on `this`; returns when somebody switches back.
+  // Called on `this`. Returns when another fiber switches back.
   void switch_to(Fiber& other) {
 #if defined(__SANITIZE_THREAD__)
     void* const thread = other.sanitizer_thread_;
@@ -110,7 +111,7 @@ class Fiber {
     next_->run();
   }
 
-  // The first switch pops the address of begin(), which finds the stack as behind a call.
+  // The first switch pops the address of begin(), which finds the stack as after a call.
   void make_context() {
     auto** const top = reinterpret_cast<void**>(static_cast<u8*>(stack_) + stack_length_);
     top[-1] = nullptr;
@@ -122,8 +123,8 @@ class Fiber {
     swap_stacks(&place_, other.place_);
   }
 
-  // Leaves at *from what is needed to go on behind this function. All registers but the frame's are the compiler's to
-  // save; the red zone below the stack pointer may be in use.
+  // Stores at *from the state that is needed to continue after this function. The compiler saves all registers except
+  // the frame's. The red zone below the stack pointer may be in use.
   GPU4FS_NOINLINE static void swap_stacks(void** from, void* to) {
     asm volatile(
         "leaq -128(%%rsp), %%rsp\n\t"
@@ -146,8 +147,8 @@ class Fiber {
           "memory");
   }
 
-  static inline thread_local Fiber* next_ = nullptr;  // that is switched to
-  void* place_ = nullptr;                             // top of the stack while it does not run
+  static inline thread_local Fiber* next_ = nullptr;  // the fiber that is being switched to
+  void* place_ = nullptr;                             // top of the stack while the fiber is not running
 #else
   static void begin(u32 high, u32 low) {
     reinterpret_cast<Fiber*>(u64{high} << 32 | low)->run();
@@ -179,10 +180,10 @@ class Fiber {
 #endif
   }
 
-  std::atomic<bool> left_{false};  // see acquire(), which only the thread sanitizer needs
+  std::atomic<bool> left_{false};  // see acquire(); only ThreadSanitizer needs it
   void (*entry_)(void*) = nullptr;
   void* argument_ = nullptr;
-  void* memory_ = nullptr;  // with the guard
+  void* memory_ = nullptr;  // including the guard
   void* stack_ = nullptr;
   u64 stack_length_ = 0;
 #if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)

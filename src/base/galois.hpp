@@ -1,10 +1,10 @@
 // Arithmetic in GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), whose generator is 2: the field of
 // RAID-6 (H. P. Anvin, "The mathematics of RAID-6") and of ISA-L's erasure codes. Addition is exclusive or.
 //
-// Bytes that lie side by side in a word are multiplied together. Where the compiler makes vectors of words, by shifts
-// and masks; in a warp by looking bytes up in registers (Multiplier), for which a GPU has an instruction. Not in tables
-// in memory: what a lock's acquire empties of a cache, the next row would have to fetch again. Those that there are, of
-// powers and logarithms, are for the few bytes that say how rows are put together.
+// All bytes of a word are multiplied together. The CPU uses shifts and masks, which the compiler turns into vector
+// code. A warp looks bytes up in registers (Multiplier), for which a GPU has an instruction. Tables in memory would be
+// slow: the acquire of a lock empties the cache, and the next row would have to fetch them again. The existing tables,
+// of powers and logarithms, are for the few bytes that describe how rows are combined.
 #pragma once
 
 #include "base/access.hpp"
@@ -15,7 +15,7 @@
 
 namespace gpu4fs::galois {
 
-// Twice each of the eight bytes.
+// Each of the eight bytes times two.
 GPU4FS_FN constexpr u64 twice(u64 bytes) {
   const u64 reduce = spread_high_bits(bytes);  // 0xff where a byte overflows
   return ((bytes & 0x7f7f7f7f7f7f7f7fu) << 1) ^ (reduce & 0x1d1d1d1d1d1d1d1du);
@@ -35,7 +35,7 @@ GPU4FS_FN constexpr u32 reduce(u32 product) {
 
 struct Logarithms {
   u8 powers[255];  // of 2
-  u8 logs[256];    // of what is not 0
+  u8 logs[256];    // of values other than 0
 };
 
 constexpr Logarithms make_logarithms() {
@@ -49,7 +49,7 @@ constexpr Logarithms make_logarithms() {
   return made;
 }
 
-// Static, so that the GPU keeps it in memory and not on every lane's stack.
+// Static, so the GPU keeps it in memory and not on the stack of every lane.
 GPU4FS_FN inline const Logarithms& logarithms() {
   static constexpr Logarithms table = make_logarithms();
   return table;
@@ -88,8 +88,8 @@ GPU4FS_FN constexpr u64 scale(u64 bytes, u8 factor) {
   return product;
 }
 
-// The bits of eight bytes as indexes of a Multiplier: nibble 2 i of a member belongs to byte i of the lower word,
-// nibble 2 i + 1 to that of the upper one. Good for any number of factors.
+// The bits of eight bytes as indexes of a Multiplier. Nibble 2 i of a member belongs to byte i of the lower word,
+// nibble 2 i + 1 to byte i of the upper one. Independent of the factor.
 struct ByteIndexes {
   u32 low;   // bits 0 to 2
   u32 high;  // bits 4 to 6
@@ -104,7 +104,7 @@ GPU4FS_FN constexpr ByteIndexes split_bytes(u64 bytes) {
   return {low & 0x77777777u, high & 0x77777777u, (low >> 3 & 0x11111111u) | (high >> 2 & 0x22222222u)};
 }
 
-// What a factor makes of each value of the bits of ByteIndexes.
+// The products of a factor with each value of the bits of ByteIndexes.
 struct Multiplier {
   u32 low[2];
   u32 high[2];
@@ -112,7 +112,7 @@ struct Multiplier {
 };
 
 GPU4FS_FN constexpr Multiplier make_multiplier(u8 factor) {
-  u32 multiples[8] = {factor};  // by each bit
+  u32 multiples[8] = {factor};  // of the factor with each bit
   GPU4FS_UNROLL
   for (u32 bit = 1; bit < 8; ++bit) {
     multiples[bit] = (multiples[bit - 1] << 1) ^ (multiples[bit - 1] >> 7) * 0x11du;
@@ -144,7 +144,7 @@ GPU4FS_FN inline Vector16 scale(Vector16 bytes, const Multiplier& by) {
   return {scale(split_bytes(bytes.low), by), scale(split_bytes(bytes.high), by)};
 }
 
-// How one unknown follows from linear equations.
+// How an unknown follows from linear equations.
 inline constexpr u32 equation_count_max = 3;
 
 struct Weights {
@@ -167,9 +167,9 @@ GPU4FS_FN inline u8 minor(const u32* powers, const u32* places, u32 count, u32 r
 
 }  // namespace detail
 
-// The equations are sum over c of 2^(powers[r] * places[c]) * x_c = s_r, r and c < count; the powers are different
-// ones of 0, 1, 2 and the places different ones below 255, so there is one solution. Answers the weights w with
-// x_target = sum of w_r * s_r. By Cramer's rule, in which signs mean nothing here; `count` is 1 to 3.
+// The equations are sum over c of 2^(powers[r] * places[c]) * x_c = s_r, r and c < count; the powers are distinct
+// values of 0, 1, 2 and the places distinct values below 255, so there is one solution. Returns the weights w with
+// x_target = sum of w_r * s_r, by Cramer's rule, without signs, which have no meaning here. `count` is 1 to 3.
 GPU4FS_FN GPU4FS_NOINLINE inline Weights solve(const u32* powers, const u32* places, u32 count, u32 target) {
   GPU4FS_CHECK_LE(count, equation_count_max);
   GPU4FS_CHECK_LT(target, count);

@@ -1,10 +1,9 @@
 // Groups: the ranks that execute an engine function together.
 //
-// An engine function is `template <class Group> GPU4FS_FN Status f(Group g, ...)`. Every rank
-// calls it, with equal arguments, in uniform control flow, and gets an equal result. Lane is a
-// group of one: a CPU thread, or one CUDA lane on its own; all collectives collapse. Warp is the
-// 32 lanes of a CUDA warp, all converged; it can be named in host code but not used there.
-// EmulatedWarp (base/emulated_warp.hpp) is 32 host threads.
+// An engine function is `template <class Group> GPU4FS_FN Status f(Group g, ...)`. Every rank calls it with equal
+// arguments, in uniform control flow, and gets an equal result. Lane is a group of one rank: a CPU thread, or one CUDA
+// lane on its own; its collectives do nothing. Warp is the 32 lanes of a CUDA warp, all converged; it can be named in
+// host code but not used there. EmulatedWarp (base/emulated_warp.hpp) is 32 fibers of one host thread.
 //
 // Every group has
 //   size(), rank(), leader()   leader() is rank 0
@@ -160,7 +159,7 @@ class Warp {
  private:
   static constexpr u32 full_mask = 0xffffffffu;
 
-  // Lets the host pass of nvcc instantiate what only a kernel executes.
+  // Lets the host pass of nvcc instantiate code that only a kernel executes.
   template <class T, class... Unused>
   GPU4FS_FN static T unusable(const Unused&...) {
 #if !GPU4FS_DEVICE_CODE
@@ -184,16 +183,15 @@ class Warp {
 
 static_assert(std::is_trivially_copyable_v<Lane> && std::is_trivially_copyable_v<Warp>);
 
-// How many ranks, from the first on, answer true. Collective.
+// The number of ranks, from the first one on, whose value is true. Collective.
 template <class Group>
 GPU4FS_FN u32 leading_ranks(Group g, bool answer) {
   return minimum(count_trailing_zeros(~g.ballot(answer)), Group::size());
 }
 
-// Runs `body` on the leader and gives its value to every rank; what was in memory before is
-// visible to the leader, and what the leader writes is visible to every rank after. The value is a
-// trivially copyable, default-constructible type, best of a few words; locals captured by
-// reference change on the leader alone.
+// Runs `body` on the leader and gives its value to every rank. Memory that was written before is visible to the leader,
+// and memory that the leader writes is visible to every rank afterwards. The value is a trivially copyable,
+// default-constructible type, best of a few words. Locals captured by reference change on the leader alone.
 template <class Group, class Body>
 GPU4FS_FN auto on_leader(Group g, Body&& body) {
   using Value = decltype(body());

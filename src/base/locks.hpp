@@ -1,13 +1,12 @@
 // A fair lock for short sections between workers of one engine.
 //
-// Waiters enter in the order of their tickets, so none starves however many wait; one hand-over
-// costs 0.7 us on an H200. A waiter backs off in proportion to its distance from the front. lock,
-// try_lock and unlock are called by one lane for its group (inside on_leader()). Nothing may wait for
-// a device, another lock's owner or a command while holding one: commands wait on the engine's own
-// locks, which park.
+// Waiters enter in the order of their tickets, so none starves, however many wait. One hand-over costs 0.7 us on an
+// H200. A waiter backs off in proportion to its distance from the front. One lane calls lock, try_lock and unlock for
+// its group (inside on_leader()). A holder must not wait for a device, for the owner of another lock or for a command.
+// Commands wait on the engine's own locks, which park them.
 //
-// The lock is 8 bytes, all zero when free, so that zeroed memory holds free locks. Engine memory
-// only. Give it a cache line of its own where many workers meet.
+// The lock has 8 bytes, all zero when free, so zeroed memory holds free locks. Engine memory only. Give it a cache line
+// of its own if many workers compete for it.
 #pragma once
 
 #include "base/access.hpp"
@@ -44,13 +43,13 @@ struct alignas(8) TicketLock {
     store<Order::release, Scope::engine>(&now_serving, served + 1);
   }
 
-  // Racy by nature: for checks by the holder ("is held") and for statistics.
+  // Inherently racy: for checks by the holder ("is held") and for statistics.
   GPU4FS_FN bool is_locked() const {
     return load<Order::relaxed, Scope::engine>(&next_ticket) != load<Order::relaxed, Scope::engine>(&now_serving);
   }
 
  private:
-  // On the CPU the holder may be off its core, so after a bounded spin the waiter yields.
+  // On the CPU the holder may be preempted, so after a bounded spin the waiter yields.
   GPU4FS_FN static void wait_behind(u32 ahead, u32 attempt) {
 #if GPU4FS_DEVICE_CODE
     (void)attempt;

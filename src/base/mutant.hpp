@@ -1,14 +1,14 @@
-// Mutants: wrong expressions in place of right ones, each of which the tests have to notice (tests/mutants).
+// Mutants: wrong expressions in place of right ones. The tests have to notice each of them (tests/mutants).
 //
 //   GPU4FS_MUTANT(name, original, mutated)
-//     (original); in a build with the option GPU4FS_MUTANTS (mutated) while mutant `name` is on, which is a row of
-//     mutant_list.hpp. Both have one type. Device code and constants have the original always; a constant is also a
-//     const variable whose initial value could be one.
+//     The value of `original`. In a build with the option GPU4FS_MUTANTS it is the value of `mutated` while mutant
+//     `name`, a row of mutant_list.hpp, is on. Both have one type. Device code and constants always have the original.
+//     A const variable whose initial value could be constant counts as a constant.
 //
-// The environment of the process turns one mutant on, and is read once:
+// The environment of the process turns one mutant on. It is read once:
 //
-//   GPU4FS_MUTANT           its name; one that is not in the list ends the process
-//   GPU4FS_MUTANT_REACHED   path of a file that is made when the mutated expression is chosen for the first time
+//   GPU4FS_MUTANT           its name; a name that is not in the list ends the process
+//   GPU4FS_MUTANT_REACHED   path of a file that is created when the mutated expression is first chosen
 #pragma once
 
 #if !defined(GPU4FS_MUTANTS)
@@ -55,7 +55,7 @@ inline Mutant read_mutant_choice() {
   std::_Exit(2);
 }
 
-// Code that runs before this is set has the originals.
+// Code that runs before this is set uses the originals.
 inline const Mutant chosen_mutant = read_mutant_choice();
 inline bool mutant_was_reached = false;
 

@@ -1,10 +1,10 @@
-// The mutants of this program: rows that base/mutant.hpp makes its names from, and that tests/mutants/run_mutants.py
-// reads.
+// The mutants of this program. base/mutant.hpp makes its names from these rows, and tests/mutants/run_mutants.py reads
+// them.
 //
 //   X(name, program, tests, what it breaks)
 //
-// `program` is the gtest program gpu4fs_<program>_test, `tests` the filter of those that have to fail with the mutant.
-// A name stands in GPU4FS_MUTANT once.
+// `program` is the gtest program gpu4fs_<program>_test, `tests` the filter of the tests that have to fail with the
+// mutant. Each name is used in one GPU4FS_MUTANT.
 #pragma once
 
 #define GPU4FS_MUTANT_LIST(X)                                                                                         \

@@ -1,9 +1,9 @@
-// One page spread over the registers of a group, so that it can be hashed, verified, combined with
-// parity and stored while memory is read once.
+// One page spread over the registers of a group. It is hashed, verified, combined with parity and stored with one read
+// of memory.
 //
-// On a group of 32, rank r holds in chunks[s] the page's bytes [512 s + 16 r, 512 s + 16 r + 16).
-// On a Lane it is only a pointer to the page: a CPU reads again from its first-level cache, so a
-// Lane's page must not be changed by others between the load and the last use.
+// On a group of 32, rank r holds in chunks[s] the page's bytes [512 s + 16 r, 512 s + 16 r + 16). On a Lane it is only
+// a pointer to the page, because a CPU reads again from its first-level cache. So no other thread may change a Lane's
+// page between the load and the last use.
 //
 // No function here synchronises memory; see base/copy.hpp.
 #pragma once
@@ -41,7 +41,7 @@ GPU4FS_FN constexpr u8 byte_of(Vector16 chunk, u32 index) {
   return static_cast<u8>((index < 8 ? chunk.low : chunk.high) >> (index % 8 * 8));
 }
 
-// Out of line: it waits for its loads anyway.
+// Not inlined: it waits for its loads anyway.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PageRegisters<Group> load_page_unaligned(Group g, const u8* source) {
   PageRegisters<Group> page;
@@ -74,8 +74,8 @@ GPU4FS_FN inline void store_chunk_part(u8* page_address, Vector16 chunk, u32 beg
 
 }  // namespace detail
 
-// Reads the page_size bytes at `source`, 16-byte aligned: pages of devices and of engine memory. Without the code for
-// other alignments loops over pages keep more of them on their way.
+// Reads the page_size bytes at `source`, which is 16-byte aligned: pages of devices and of engine memory. Without the
+// code for other alignments, loops over pages keep more pages in flight.
 template <class Group>
 GPU4FS_FN PageRegisters<Group> load_aligned_page(Group g, const void* source) {
   const u8* from = static_cast<const u8*>(source);
@@ -129,8 +129,8 @@ GPU4FS_FN constexpr ByteRange whole_page() {
   return {0, static_cast<u32>(page_size)};
 }
 
-// Writes the range of the page so that its first byte lands at `destination`, which has any alignment; nothing else is
-// written. `page` is used up.
+// Writes the range of the page with its first byte at `destination`, which has any alignment. Nothing else is written.
+// `page` is consumed.
 template <class Group>
 GPU4FS_FN void store_page_range(Group g, PageRegisters<Group>& page, void* destination, ByteRange range) {
   const u32 from = range.from;
@@ -140,14 +140,14 @@ GPU4FS_FN void store_page_range(Group g, PageRegisters<Group>& page, void* desti
   if constexpr (Group::size() == 1) {
     copy_bytes(g, destination, page.page + from, to - from);
   } else {
-    // Where byte 0 of the page would go. Chunk c then covers bytes [16 c + skip, 16 c + skip + 16).
+    // The address for byte 0 of the page. Chunk c then covers bytes [16 c + skip, 16 c + skip + 16).
     u8* page_address = reinterpret_cast<u8*>(reinterpret_cast<std::uintptr_t>(destination) - from);
     const u32 skip = (16 - detail::misalignment_16(page_address)) % 16;
     if (skip != 0) {
       if (g.leader()) detail::store_chunk_part(page_address, page.chunks[0], 0, from, minimum(to, skip));
       detail::shift_rows(g, page.chunks, Vector16{}, skip);
     }
-    // At most two chunks are partial, the first and the last one touched; a rank may own both.
+    // At most two chunks are partial, the first and the last one of the range; a rank may own both.
     Vector16 first_part{};
     Vector16 last_part{};
     u32 first_begin = page_size;

@@ -12,7 +12,7 @@ void fill_random(void* bytes, std::size_t length) {
   do {
     got = ::getrandom(bytes, length, 0);
   } while (got < 0 && errno == EINTR);
-  // Up to 256 bytes come in one piece.
+  // Up to 256 bytes are never delivered in part.
   if (got != static_cast<ssize_t>(length))
     throw std::system_error(got < 0 ? errno : EIO, std::generic_category(), "getrandom");
 }

@@ -1,8 +1,8 @@
 // Status codes of the engine.
 //
-// One code per kind of failure, each with the errno a POSIX caller sees and a sentence for people.
-// Inside the engine only Status exists; the client edge calls to_errno() once and the log keeps
-// the code. Add a code at the end of its section rather than reuse one that says something else.
+// There is one code for each kind of failure, with the errno that a POSIX caller sees and a sentence for users. Inside
+// the engine only Status exists. The client edge calls to_errno() once, and the log keeps the code. Add a code at the
+// end of its section instead of reusing one with another meaning.
 //
 // X(name, parent errno, sentence)
 #pragma once
@@ -95,7 +95,7 @@ GPU4FS_FN constexpr bool is_control(Status status) {
   return status == Status::parked || status == Status::retry_after_checkpoint || status == Status::chunk_not_mapped;
 }
 
-// The positive errno of a status, 0 for ok, EIO for a value that is no status.
+// The positive errno of a status, 0 for ok, EIO for a value that is not a status.
 GPU4FS_FN constexpr i32 to_errno(Status status) {
   switch (status) {
 #define GPU4FS_STATUS_ERRNO(name, parent, sentence) \
@@ -107,8 +107,8 @@ GPU4FS_FN constexpr i32 to_errno(Status status) {
   return EIO;
 }
 
-// The identifier ("not_found") and the sentence; "unknown" for a value that is no status. The
-// strings are static. Usable in device code, where they cost constant memory only if used.
+// The identifier ("not_found") and the sentence; "unknown" for a value that is not a status. The strings are static.
+// Usable in device code, where they cost constant memory only if used.
 GPU4FS_FN constexpr const char* status_name(Status status) {
   switch (status) {
 #define GPU4FS_STATUS_NAME(name, parent, sentence) \
@@ -133,8 +133,8 @@ GPU4FS_FN constexpr const char* status_text(Status status) {
 
 }  // namespace gpu4fs
 
-// Returns from the enclosing function with any status that is not ok. The counter keeps the
-// variable of a use inside the expression of another (in a lambda) from shadowing it.
+// Returns from the enclosing function with any status that is not ok. The counter gives the variable of a nested use
+// (in a lambda) another name.
 #define GPU4FS_TRY(...) GPU4FS_TRY_EXPAND(__COUNTER__, __VA_ARGS__)
 #define GPU4FS_TRY_EXPAND(unique, ...) GPU4FS_TRY_NAMED(unique, __VA_ARGS__)
 #define GPU4FS_TRY_NAMED(unique, ...)                           \

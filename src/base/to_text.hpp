@@ -1,8 +1,7 @@
-// Text for people: overloads of to_text, hexadecimal, UUIDs. Host only.
+// Text for users: overloads of to_text, hexadecimal, UUIDs. Host only.
 //
-// Every structure worth naming has `std::string to_text(const T&)` in its own namespace, in a
-// header of its layer; those here are for the types of base. Parsers return no value for anything
-// but a complete match.
+// A structure that is printed has `std::string to_text(const T&)` in its own namespace, in a header of its layer. The
+// overloads here are for the types of base. Parsers return a value only for a complete match.
 #pragma once
 
 #include <optional>
@@ -29,7 +28,7 @@ std::string to_text(const Uuid& uuid);
 
 std::optional<Uuid> parse_uuid(std::string_view text);
 
-// What a failed check of a kernel left behind.
+// The record of a failed check of a kernel.
 std::string to_text(const FaultRecord& record);
 
 }  // namespace gpu4fs

@@ -1,9 +1,9 @@
-// Where a command's time goes: the cycles between two points of the source are added to the phase that ends at the
-// second one. Compiled in with the build option GPU4FS_TRACE; otherwise a point is nothing.
+// Measures where a command spends its time. The cycles between two points of the source are added to the phase that
+// ends at the second one. Only builds with the option GPU4FS_TRACE count; in others a point does nothing.
 //
-// A worker counts in memory of its own: a warp in shared memory, a thread in thread-local memory. When a command ends
-// the worker adds its counts to the engine's (trace_flush). What a point costs itself, some 30 cycles of a warp, is
-// part of the phase that follows. One rank of a group counts.
+// A worker counts in memory of its own: a warp in shared memory, a thread in thread-local memory. When a command ends,
+// the worker adds its counts to those of the engine (trace_flush). The cost of a point itself, some 30 cycles of a
+// warp, is part of the next phase. One rank of a group counts.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -30,12 +30,12 @@ enum class TracePhase : u32 {
   reserve,     // metadata pages and log room that a commit may use
   commit,      // changes of metadata inside the commit gate
   log,         // the record of the change
-  sync,        // the log's way to the medium
-  leave,       // out of the gates
-  claims,      // what was reserved and not used goes back
+  sync,        // the write of the log to the medium
+  leave,       // leaving the gates
+  claims,      // return of unused reservations
   fence,       // payload before completion
   completion,  // the answer itself
-  unlock,      // locks and slot, behind the answer
+  unlock,      // release of locks and slot, after the answer
   count
 };
 inline constexpr u32 trace_phase_count = static_cast<u32>(TracePhase::count);
@@ -46,7 +46,7 @@ inline constexpr bool trace_is_compiled_in = true;
 inline constexpr bool trace_is_compiled_in = false;
 #endif
 
-// Of all workers since the engine was built.
+// Totals of all workers since the engine was created.
 struct TraceTotals {
   u64 cycles[trace_phase_count];  // atomic
   u64 points[trace_phase_count];  // atomic: how often the phase ended
@@ -106,7 +106,7 @@ GPU4FS_FN inline void trace_point(TracePhase phase) {
   own.last = now;
 }
 
-// Shared memory of a kernel holds anything at first.
+// Shared memory of a kernel is not initialised.
 GPU4FS_FN inline void trace_reset() {
   if (is_trace_rank()) own_trace() = TraceCounts{};
 }

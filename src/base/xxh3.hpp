@@ -1,12 +1,11 @@
 // XXH3-64 of whole pages by a group, alone and fused with copying.
 //
-// A page is four blocks of 16 stripes of 64 bytes. Within a block what the stripes add to the
-// eight accumulators is a plain sum, so the ranks of a warp take stripes in parallel: rank r
-// serves the pair of accumulators r % 4 for the stripes r / 4 and r / 4 + 8 of every block,
-// exactly the 16-byte chunks it holds of the page (base/page_registers.hpp). The 8 partial sums (4
-// blocks, 2 accumulators) of 32 ranks are reduced by halving, each step keeping half of the sums,
-// which takes 7 exchanges where reducing them one by one takes 24. Only the scrambles between
-// blocks are serial, and every rank runs those of one accumulator.
+// A page is four blocks of 16 stripes of 64 bytes. Within a block the contributions of the stripes to the eight
+// accumulators are plain sums. So the ranks of a warp process stripes in parallel: rank r serves the pair of
+// accumulators r % 4 for the stripes r / 4 and r / 4 + 8 of every block. These are the 16-byte chunks of the page that
+// it holds (base/page_registers.hpp). The 8 partial sums (4 blocks, 2 accumulators) of 32 ranks are reduced by halving:
+// each step keeps half of the sums. This takes 7 exchanges; reducing them one by one would take 24. Only the scrambles
+// between blocks are serial, and every rank runs those of one accumulator.
 //
 // The seed is the page's logical address, so a page written to the wrong place does not verify.
 // Results equal xxh3_64(page, 4096, seed). No function here synchronises memory; all are
@@ -66,7 +65,7 @@ GPU4FS_FN PartialSums<2 * page_block_count> sum_chunks(Group g, const PageRegist
     u64 key_low = keys[s % 2 * 2];
     u64 key_high = keys[s % 2 * 2 + 1];
     if (s == page_chunk_rows - 1 && stripe == 7) {
-      // The page's last stripe has a key of its own, one byte on in the secret.
+      // The key of the page's last stripe begins one byte later in the secret.
       key_low = (keys[2] >> 8) | (keys[3] << 56);
       key_high = (keys[3] >> 8) | (keys[4] << 56);
     }
@@ -136,10 +135,10 @@ GPU4FS_FN u64 xxh3_copy_page(Group g, void* destination, const void* source, u64
   }
 }
 
-// Verifies the page at `source` and, if its hash is `expected`, writes the range of it so that
-// its first byte lands at `destination` (any alignment). On a mismatch returns false and gives nothing
-// out: the destination is untouched, or zeroed where a lane hashes what it copies. A lane that wants a part of the
-// page reads that twice, so nobody else may be writing it.
+// Verifies the page at `source`. If its hash is `expected`, writes the range with its first byte at `destination` (any
+// alignment). On a mismatch returns false and releases no data: the destination is untouched, or zeroed if a lane
+// hashes what it copies. A lane that needs a part of the page reads this part twice, so no other thread may write it
+// meanwhile.
 template <class Group>
 [[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source, u64 seed, u64 expected,
                                               ByteRange range) {

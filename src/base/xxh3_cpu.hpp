@@ -1,9 +1,8 @@
 // The 4096-byte case of XXH3-64 with AVX2, chosen at run time. Host only; used through
 // base/xxh3.hpp.
 //
-// Same steps as xxh3::hash_long, with the page's four blocks of 16 stripes unrolled over two
-// vectors of four accumulators. With `copies` it also stores the page, so that one pass copies and
-// hashes what it stored.
+// Same steps as xxh3::hash_long, with the page's four blocks of 16 stripes unrolled over two vectors of four
+// accumulators. With `copies` it also stores the page: one pass copies and hashes the stored bytes.
 #pragma once
 
 #include "base/config.hpp"

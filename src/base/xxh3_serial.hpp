@@ -1,11 +1,10 @@
 // XXH3-64 with seed for input of any length, by one lane.
 //
-// Written from the algorithm's specification (xxHash, doc/xxhash_spec.md, "XXH3 algorithm
-// description"): short inputs are mixed through 128-bit products, inputs of more than 240 bytes
-// run eight 64-bit accumulators over 64-byte stripes, 16 stripes a block, with a scramble of the
-// accumulators after each block. Results equal XXH3_64bits_withSeed of libxxhash. The secret is
-// the specification's default one, kept as 24 little-endian words because all bulk reads of it are
-// at word offsets. Hashing whole pages by a group: base/xxh3.hpp.
+// Written from the algorithm's specification (xxHash, doc/xxhash_spec.md, "XXH3 algorithm description"): short inputs
+// are mixed through 128-bit products, inputs of more than 240 bytes run eight 64-bit accumulators over 64-byte stripes,
+// 16 stripes a block, with a scramble of the accumulators after each block. Results equal XXH3_64bits_withSeed of
+// libxxhash. The secret is the default one of the specification, stored as 24 little-endian words because all bulk
+// reads use word offsets. Hashing whole pages by a group: base/xxh3.hpp.
 #pragma once
 
 #include "base/bits.hpp"
@@ -38,8 +37,8 @@ inline constexpr u32 scramble_offset = secret_bytes - stripe_bytes;
 inline constexpr u32 last_stripe_offset = secret_bytes - stripe_bytes - 7;
 inline constexpr u32 merge_offset = 11;
 
-// Word `index` (0 to 23) of the default secret. The table is static so that the GPU keeps it in
-// memory and not on every lane's stack.
+// Word `index` (0 to 23) of the default secret. The table is static, so the GPU keeps it in memory and not on the stack
+// of every lane.
 GPU4FS_FN inline u64 secret_word(u32 index) {
   static constexpr u64 words[secret_word_count] = {
       0xbe4ba423396cfeb8u, 0x1cad21f72c81017cu, 0xdb979083e96dd4deu, 0x1f67b3b7a4a44072u, 0x78e5c0cc4ee679cbu,
@@ -96,7 +95,7 @@ GPU4FS_FN constexpr u64 scramble(u64 accumulator, u64 key) {
   return (accumulator ^ (accumulator >> 47) ^ key) * prime32_1;
 }
 
-// What one input word adds to its own accumulator; the word itself is added to the neighbour's.
+// The contribution of one input word to its own accumulator; the word itself is added to that of the neighbour.
 GPU4FS_FN constexpr u64 keyed_product(u64 word, u64 key) {
   const u64 mixed = word ^ key;
   return (mixed & 0xffffffffu) * (mixed >> 32);
@@ -200,7 +199,7 @@ GPU4FS_FN inline u64 hash_long(const u8* input, u64 length, u64 seed) {
   u64 sums[accumulator_count];
   u64 keys[accumulator_count];
   for (u32 i = 0; i < accumulator_count; ++i) sums[i] = initial_accumulator(i);
-  // The last stripe, which may overlap the one before it, is never part of this loop.
+  // The last stripe, which may overlap the previous one, is never part of this loop.
   const u64 stripe_count = (length - 1) / stripe_bytes;
   for (u64 stripe = 0; stripe < stripe_count; ++stripe) {
     const u32 in_block = static_cast<u32>(stripe % stripes_per_block);

@@ -11,7 +11,7 @@ namespace gpu4fs {
 
 namespace {
 
-// The few entry points of the driver interface that are needed, with its numbers for them.
+// The entry points of the driver interface that are used, with its numbers for attributes.
 constexpr int attribute_processor_count = 16;
 constexpr int attribute_capability_major = 75;
 constexpr int attribute_capability_minor = 76;
@@ -33,7 +33,7 @@ class Driver {
 
   void* find(const char* name) const { return ::dlsym(library_, name); }
 
-  // Calls `name`; false and a problem text when it fails or does not exist.
+  // Calls `name`. Returns false and sets a problem text if the call fails or does not exist.
   template <class... Arguments>
   bool call(const char* name, Arguments... arguments) {
     auto* function = reinterpret_cast<int (*)(Arguments...)>(::dlsym(library_, name));

@@ -1,5 +1,4 @@
-// What doctor asks the CUDA driver, through dlopen: works in programs built without CUDA. Host
-// only.
+// What `gpu4fs doctor` asks the CUDA driver, through dlopen. Works in programs that are built without CUDA. Host only.
 #pragma once
 
 #include <string>
@@ -21,8 +20,7 @@ struct CudaDriverReport {
   std::string registration_problem;  // why shared memory could not be registered
 };
 
-// With `touch_device` a context is made on device 0 and a shared memory page is registered for a
-// moment.
+// With `touch_device` it creates a context on device 0 and registers a page of shared memory for a moment.
 CudaDriverReport ask_cuda_driver(bool touch_device);
 
 }  // namespace gpu4fs

@@ -1,6 +1,6 @@
-// Where an engine's memory comes from: the heap, or a GPU. Host only.
+// The source of an engine's memory: the heap, or a GPU. Host only.
 //
-// Engine memory may be VRAM: its addresses are computed on the host and never followed there.
+// Engine memory may be VRAM: the host computes its addresses and never dereferences them.
 #pragma once
 
 #include "base/types.hpp"
@@ -11,7 +11,7 @@ class EngineAllocator {
  public:
   virtual ~EngineAllocator() = default;
 
-  // Engine memory, or an exception.
+  // Returns engine memory or throws.
   virtual void* allocate(u64 bytes, u64 alignment) = 0;
   virtual void copy_in(void* engine_destination, const void* host_source, u64 bytes) = 0;
   virtual void zero(void* engine_destination, u64 bytes) = 0;

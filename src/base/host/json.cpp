@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 struct JsonWriter::Document {
   JsonLayout layout;
   Json root = {};
-  std::vector<Json*> open = {};  // objects and arrays without their end, innermost last
+  std::vector<Json*> open = {};  // objects and arrays without their end yet, innermost last
 
   Json& put(std::string_view key, Json value) {
     if (open.empty()) return root = std::move(value);

@@ -12,7 +12,7 @@ namespace gpu4fs {
 
 enum class JsonLayout { indented, one_line };
 
-// Members need a key, elements of arrays none (""). Every begin needs its end.
+// Members need a key; elements of arrays have none (""). Every begin needs its end.
 class JsonWriter {
  public:
   explicit JsonWriter(JsonLayout layout = JsonLayout::indented);
@@ -35,7 +35,7 @@ class JsonWriter {
       add_unsigned(key, value);
     }
   }
-  // With six digits. What is not finite becomes null.
+  // With six digits. A value that is not finite becomes null.
   void add(std::string_view key, double value);
 
   // The document, with a newline at the end.

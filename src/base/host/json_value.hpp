@@ -10,8 +10,8 @@
 
 namespace gpu4fs {
 
-// A parsed document. Asking for another kind than is there gives an empty value, so that optional
-// members need no questions.
+// A parsed document. A request for another kind than that of the value returns an empty value, so optional members need
+// no tests.
 struct JsonValue {
   enum class Kind { null, boolean, number, text, array, object };
 

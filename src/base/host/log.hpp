@@ -1,4 +1,4 @@
-// The server's log: stderr in the foreground, the system log in the background. Any thread. Host only.
+// The server's log: stderr in the foreground, the system log in the background. Callable from any thread. Host only.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ enum class LogLevel { info, warning, error };
 
 void log(LogLevel level, const std::string& text);
 
-// Whether stderr is no longer anybody's.
+// With `background` the log goes to the system log, because nobody reads stderr.
 void log_to_system(bool background);
 
 }  // namespace gpu4fs
