@@ -25,7 +25,7 @@ bool may_hold_pages(const OpenedPool& pool, const OpenedChunk& chunk) {
       } catch (const PoolError&) {
         return true;
       }
-      // The engine takes no slot without the magic.
+      // The engine accepts no slot without the magic.
       if (header.magic == format::bitmap_slot_magic && header.set_count != 0) return true;
     }
   }

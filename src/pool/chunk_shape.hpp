@@ -1,4 +1,4 @@
-// What follows from the level, the columns and the stripes of a chunk. Host only.
+// Properties that follow from the level, the columns and the stripes of a chunk. Host only.
 #pragma once
 
 #include "base/types.hpp"
@@ -9,16 +9,16 @@ namespace gpu4fs::pool {
 inline constexpr u32 stripe_length_min = 4096;
 inline constexpr u32 stripe_length_max = 1u << 20;
 
-// Why a chunk cannot have this shape; nullptr: it can. `chunk` has a size of at least one page.
+// Why a chunk cannot have this shape, or nullptr if it can. `chunk` has a size of at least one page.
 const char* find_shape_problem(const format::ChunkDescriptor& chunk);
 
-// Of the chunk's profile: what pages are allocated in is a class of chunks.
+// The class of the chunk's profile; pages are allocated in classes.
 u32 page_class_of(const format::ChunkDescriptor& chunk);
 
-// Pages of the longest stripe that pages are allocated in.
+// Pages of the longest stripe, the unit in which pages are allocated.
 u32 page_cost_of(const format::ChunkDescriptor& chunk);
 
-// Stripes of a chunk with parities, else 0.
+// The number of stripes of a chunk with parities, otherwise 0.
 u64 stripe_count_of(const format::ChunkDescriptor& chunk);
 
 }  // namespace gpu4fs::pool

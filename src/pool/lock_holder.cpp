@@ -12,14 +12,14 @@ namespace gpu4fs::pool {
 
 namespace {
 
-// One that gives its memory and devices back counts as ended, which takes a second with a GPU: it has its locks until
-// then.
+// A process that is releasing its memory and devices counts as ended. This takes a second with a GPU, and the process
+// has its locks until then.
 bool process_has_ended(long process) {
   constexpr unsigned long is_exiting = 0x4;  // PF_EXITING of the kernel, in proc_pid_stat(5) under "flags"
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string text;
   if (!std::getline(file, text)) return true;
-  // The state follows the name, which is in parentheses and may have some of its own.
+  // The state follows the name, which is in parentheses and may contain parentheses itself.
   const std::size_t name_end = text.rfind(") ");
   if (name_end == std::string::npos) return false;
   std::istringstream words(text.substr(name_end + 2));

@@ -13,7 +13,7 @@
 namespace gpu4fs::pool {
 namespace {
 
-// /proc writes blanks and backslashes of paths as \ooo.
+// /proc writes spaces and backslashes of paths as \ooo.
 std::string unescape(const std::string& text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -27,7 +27,8 @@ std::string unescape(const std::string& text) {
   return result;
 }
 
-// Among the options of a file system, separated by commas; the kernel shows what root or fusermount3(1) said.
+// The user in the options of a file system, which are separated by commas. The kernel shows the value that root or
+// fusermount3(1) gave.
 u32 user_of(const std::string& options) {
   constexpr std::string_view name = "user_id=";
   for (std::size_t at = options.find(name); at != std::string::npos; at = options.find(name, at + 1)) {

@@ -20,7 +20,7 @@
 namespace gpu4fs::pool {
 namespace {
 
-constexpr std::size_t devices_max = 1024;  // that a search looks at
+constexpr std::size_t devices_max = 1024;  // the limit of a search
 
 std::mutex mutex;
 std::map<u64, std::string> directories;  // by device number, under the mutex
@@ -43,14 +43,14 @@ bool has_own_mounts() {
   return !directories.empty();
 }
 
-// 0: none.
+// 0 if there is none.
 u64 device_number_in(const std::filesystem::path& path) {
   unsigned major = 0;
   unsigned minor = 0;
   return std::sscanf(first_line(path).c_str(), "%u:%u", &major, &minor) == 2 ? makedev(major, minor) : 0;
 }
 
-// The mount that the file lies in; nullptr: the system does not say.
+// The mount that the file lies in, or nullptr if the system does not say.
 const MountEntry* mount_of(const std::vector<MountEntry>& mounts, const std::string& path) {
   struct statx state {};
   if (::statx(AT_FDCWD, path.c_str(), 0, STATX_MNT_ID, &state) != 0 || (state.stx_mask & STATX_MNT_ID) == 0)
@@ -60,7 +60,7 @@ const MountEntry* mount_of(const std::vector<MountEntry>& mounts, const std::str
   return found == mounts.end() ? nullptr : &*found;
 }
 
-// Goes down from a file or block device to what it is made of, until an own mount turns up.
+// Descends from a file or block device to its underlying devices until it finds an own mount.
 class Search {
  public:
   explicit Search(std::filesystem::path system) : system_(std::move(system)) {}
@@ -68,14 +68,14 @@ class Search {
   void add_file(std::string path) {
     struct stat state {};
     if (::stat(path.c_str(), &state) != 0) {
-      // One that is to be made.
+      // A file that will be created.
       path = std::filesystem::path(path).parent_path().string();
       if (path.empty()) path = ".";
       if (::stat(path.c_str(), &state) != 0) return;
     }
     add(S_ISBLK(state.st_mode) ? state.st_rdev : state.st_dev);
     if (S_ISBLK(state.st_mode) || major(state.st_dev) != 0) return;
-    // The number is no device's, and of a subvolume of btrfs not even that of the mount.
+    // The number is not that of a device. For a subvolume of btrfs it is not even that of the mount.
     const std::vector<MountEntry> mounts = read_mount_table();
     const MountEntry* const mount = mount_of(mounts, path);
     if (mount == nullptr) return;
@@ -104,7 +104,7 @@ class Search {
     std::error_code none;
     if (std::filesystem::exists(folder / "partition", none)) add(device_number_in(folder / "../dev"));
     add_all(folder / "slaves");
-    // A file system on several devices names one.
+    // A file system on several devices names one of them.
     for (const auto& pool : std::filesystem::directory_iterator(system_ / "fs/btrfs", none)) {
       for (const auto& member : std::filesystem::directory_iterator(pool.path() / "devices", none)) {
         if (device_number_in(member.path() / "dev") == device) add_all(pool.path() / "devices");

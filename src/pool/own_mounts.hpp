@@ -1,6 +1,6 @@
-// Directories that this process itself serves. What the server reads or writes there it asks of itself, and an engine
-// that touches memory of a file there waits for its own answer. So nothing of a pool lies in its own mount.
-// From any thread. Host only.
+// Directories that this process itself serves. A server that reads or writes there sends requests to itself, and an
+// engine that touches memory of a file there waits for its own answer. So no part of a pool may lie in its own mount.
+// Callable from any thread. Host only.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gpu4fs::pool {
 
-// While it lives, the mount that was made last on `directory` is this process's own.
+// While this object exists, the newest mount on `directory` is this process's own.
 class OwnMount {
  public:
   explicit OwnMount(std::string directory);
@@ -23,10 +23,11 @@ class OwnMount {
   u64 device_number_ = 0;
 };
 
-// The directory of the own mount in which the file lies, be it below loop devices, device mappers, partitions and
-// subvolumes; "": in none. The file need not exist. What lies below an overlay or another server is not seen.
+// The directory of the own mount in which the file lies, also below loop devices, device mappers, partitions and
+// subvolumes; "" if there is none. The file need not exist. Files below an overlay or another server are not
+// recognised.
 std::string find_own_mount(const std::string& path);
-// The same of a block device, as sysfs in `system_folder` describes it.
+// The same for a block device, as sysfs in `system_folder` describes it.
 std::string find_own_mount_below(u64 block_device, const std::string& system_folder);
 
 }  // namespace gpu4fs::pool

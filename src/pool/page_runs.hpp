@@ -18,13 +18,13 @@ class PageRuns {
  public:
   void add(u64 address, u64 page_count);
   void remove(u64 address, u64 page_count);
-  // What the set has of [address, address + page_count pages), in order.
+  // The runs of the set in [address, address + page_count pages), in order.
   [[nodiscard]] std::vector<PageRun> within(u64 address, u64 page_count) const;
   [[nodiscard]] std::vector<PageRun> all() const;
   [[nodiscard]] bool empty() const { return ends_.empty(); }
   [[nodiscard]] u64 run_count() const { return ends_.size(); }
   [[nodiscard]] u64 page_count() const;
-  // The lowest address; not of an empty set.
+  // The lowest address. The set must not be empty.
   [[nodiscard]] u64 first() const { return ends_.begin()->first; }
   void clear() { ends_.clear(); }
 

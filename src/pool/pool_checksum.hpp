@@ -1,4 +1,4 @@
-// Checksums of the structures that carry their own: XXH3-64 of the page with the field zero.
+// Checksums of the structures that contain their own: XXH3-64 of the page with the field zero.
 #pragma once
 
 #include <cstring>

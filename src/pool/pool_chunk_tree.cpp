@@ -43,7 +43,7 @@ class TreeReader {
   const TreeReport& report() const { return report_; }
 
  private:
-  // `first_key` is what the parent says of this node's smallest key, 0 for the root.
+  // `first_key` is the smallest key of this node according to the parent, 0 for the root.
   void walk(u32 number, u32 level, u64 first_key) {
     if (++node_count_ > superblock_.tree_node_count) {
       fail(fmt::format("chunk tree: more than the {} nodes that the superblock counts", superblock_.tree_node_count));
@@ -123,7 +123,7 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
       const format::DevicePart& part = devices[column.device_index()].part;
       const u64 area_end = part.chunk_area_offset + part.chunk_area_granules * format::physical_granule_bytes;
       const u64 begin = column.offset_bytes();
-      // Of a device that is not here the areas are not known.
+      // The areas of an absent device are unknown.
       const bool is_here = devices[column.device_index()].file->fd() >= 0;
       const bool is_inside = begin >= part.chunk_area_offset && length <= area_end && begin <= area_end - length;
       if ((is_here && !is_inside) || !is_aligned(begin, format::physical_granule_bytes)) {
@@ -144,7 +144,7 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
   }
 }
 
-// What the superblock says of the chunks' profiles.
+// Checks the superblock's statements about the profiles of chunks.
 void check_profiles(const format::Superblock& superblock, const std::vector<OpenedChunk>& chunks) {
   const bool is_mixed = (superblock.feature_incompatible & format::feature_mixed_profiles) != 0;
   bool has_data = false;

@@ -36,7 +36,7 @@ namespace {
   throw PoolError(status, fmt::format("{}: {}: {}", path, what, std::strerror(error)));
 }
 
-// Before it is opened.
+// Called before the device is opened.
 void refuse_own(const device::DeviceSpec& spec) {
   std::vector<std::string> paths = {spec.path};
   for (const device::LayerSpec& layer : spec.layers) {
@@ -125,7 +125,7 @@ DeviceFile DeviceFile::open_now(const std::string& text, Access access, Locking 
   refuse_own(spec);
   const std::string& path = spec.path;
   const bool writable = access == Access::read_write;
-  // O_NONBLOCK keeps the open of a pipe from waiting for its other end; inspect() then refuses it.
+  // With O_NONBLOCK the open of a pipe does not wait for its other end; inspect() then refuses it.
   const int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail(path, writable ? "cannot open for writing" : "cannot open", errno);
   DeviceFile file(fd, path);
@@ -290,7 +290,7 @@ void DeviceFile::free_blocks() {
 
 void DeviceFile::flush() {
   if (stack_ != nullptr && stack_->begin_flush() != Status::ok) fail(path_, "cannot flush", EIO);
-  // hugetlbfs answers EINVAL: it is memory, there is nothing to wait for.
+  // hugetlbfs answers EINVAL: it is memory and needs no flush.
   if (::fsync(fd_) != 0 && !(huge_page_bytes_ != 0 && errno == EINVAL)) {
     fail(path_, "cannot flush", errno);
   }

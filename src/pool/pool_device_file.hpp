@@ -5,8 +5,8 @@
 // file, in any process; readers exclude writers only (flock). All failures are PoolErrors that name
 // the path, the operation and the offset.
 //
-// Wherever a path stands, a device with a stack can (device/stack/stack_spec.hpp); what is read and written here
-// then goes through it. A device `null=SIZE:` is memory of its own.
+// Every path may have a stack of layers (device/stack/stack_spec.hpp); reads and writes then go through the stack. A
+// device `null=SIZE:` is memory of its own.
 #pragma once
 
 #include <sys/types.h>
@@ -24,18 +24,18 @@ namespace gpu4fs::pool {
 class DeviceFile {
  public:
   enum class Access { read_only, read_write };
-  // lock: in use is an error (DeviceInUse), but a process that has ended may take some seconds to let go; lock_at_once:
-  // they are for the caller to wait for.
+  // lock: a device in use is an error (DeviceInUse), but a process that has ended may take some seconds to release it;
+  // lock_at_once: the caller waits for such processes.
   enum class Locking { none, lock, lock_at_once };
 
-  // Opens an existing file. Directories, pipes and character devices are refused, without blocking; what lies in a
-  // mount that this process serves is refused before it is opened.
+  // Opens an existing file. Directories, pipes and character devices are refused without blocking. A file in a mount
+  // that this process serves is refused before it is opened.
   static DeviceFile open(const std::string& path, Access access, Locking locking);
-  // A file that is to become a device of a mounted pool, for a first look: neither locked nor writable.
+  // A file that will become a device of a mounted pool, for a first look: neither locked nor writable.
   static DeviceFile open_joining(const std::string& path);
-  // Creates a file of `size_bytes` zeros that did not exist, opens it for writing and locks it.
+  // Creates a file of `size_bytes` zeros that did not exist before, opens it for writing and locks it.
   static DeviceFile create(const std::string& path, u64 size_bytes);
-  // Stands for a device that is not there: reading fails, fd() is -1. `name` is for messages.
+  // Represents an absent device: reads fail, and fd() is -1. `name` is for messages.
   static DeviceFile absent(const std::string& name) { return DeviceFile(-1, name); }
 
   DeviceFile(DeviceFile&& other) noexcept;
@@ -44,7 +44,7 @@ class DeviceFile {
 
   int fd() const { return fd_; }
   const std::string& path() const { return path_; }  // without its stack
-  // Null: it has none.
+  // Null if it has none.
   const std::shared_ptr<device::DeviceStack>& stack() const { return stack_; }
   u64 size_bytes() const { return size_bytes_; }
   bool is_regular() const { return regular_; }
@@ -54,16 +54,15 @@ class DeviceFile {
 
   // Reads exactly `length` bytes; a short file is an error.
   void read_at(u64 offset, void* data, std::size_t length) const;
-  // Writes exactly `length` bytes. hugetlbfs has no write(2): there the range is mapped for a
-  // moment.
+  // Writes exactly `length` bytes. hugetlbfs has no write(2), so the range is mapped temporarily.
   void write_at(u64 offset, const void* data, std::size_t length);
   void zero_range(u64 offset, u64 length);
-  // Regular files: holes in the range get blocks, so that it can be written through a mapping. Does nothing
-  // where the file system cannot.
+  // Regular files: allocates blocks for holes in the range, so it can be written through a mapping. Does nothing if the
+  // file system does not support it.
   void reserve_range(u64 offset, u64 length);
-  // Regular files: all of it becomes a hole of zeros, where the file system can.
+  // Regular files: the whole file becomes a hole of zeros, if the file system supports it.
   void free_blocks();
-  // Durable when it returns, as far as the medium can be.
+  // The data is durable afterwards, as far as the medium supports it.
   void flush();
   // Regular files only: sets the size and fills growth with zeros.
   void resize(u64 size_bytes);
@@ -88,11 +87,11 @@ class DeviceFile {
   std::shared_ptr<device::DeviceStack> stack_;
 };
 
-// As device::parse_device_spec and absolute_device, with PoolErrors.
+// As device::parse_device_spec and absolute_device, but with PoolErrors.
 device::DeviceSpec parse_device(const std::string& text);
 std::string absolute_device_path(const std::string& text);
 
-// "a:b:c" as its parts, empty parts left out; the colons of a stack separate nothing. The form in which one string
+// Splits "a:b:c" into its parts without empty ones; the colons of a stack are not separators. In this form one string
 // names all devices of a pool.
 std::vector<std::string> split_device_list(const std::string& list);
 

@@ -1,4 +1,4 @@
-// The one exception of making and opening pools. Its message names the device and the place.
+// The only exception of making and opening pools. Its message names the device and the place.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +12,7 @@ class PoolError : public std::runtime_error {
  public:
   PoolError(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}
 
-  // What went wrong as a code: its errno is what a mount reports.
+  // The error as a code; a mount reports its errno.
   Status status() const { return status_; }
 
  private:

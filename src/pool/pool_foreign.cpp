@@ -16,8 +16,8 @@ struct Signature {
   const char* name;
 };
 
-// Offsets as in the formats' own documentation. The two bytes of an MBR stand in front of a GPT too
-// (its protective MBR), so they come last.
+// The offsets are those of the formats' own documentation. The two bytes of an MBR also precede a GPT (its protective
+// MBR), so they come last.
 constexpr Signature signatures[] = {
     {format::superblock_offset_a, "!GPU4FS1", "a gpu4fs pool"},
     {format::superblock_offset_b, "!GPU4FS1", "a gpu4fs pool"},

@@ -1,4 +1,4 @@
-// Recognises what a device holds already, so that mkfs does not destroy it by mistake.
+// Recognises the content of a device, so mkfs does not destroy it by mistake.
 #pragma once
 
 #include <string>
@@ -7,12 +7,11 @@
 
 namespace gpu4fs::pool {
 
-// Bytes at the front of a device that are looked at; anything there but zeros counts as content.
+// The number of bytes at the beginning of a device that are examined; anything other than zeros counts as content.
 inline constexpr u64 foreign_probe_bytes = 256 * 1024;
 
-// "" for a blank device, else what was found: "a gpu4fs pool", "an ext2/3/4 file system", "an XFS
-// file system", "a btrfs file system", "a swap area", "a GPT partition table", "an MBR partition
-// table" or "data".
+// "" for a blank device, otherwise its content: "a gpu4fs pool", "an ext2/3/4 file system", "an XFS file system", "a
+// btrfs file system", "a swap area", "a GPT partition table", "an MBR partition table" or "data".
 std::string describe_content(const DeviceFile& device);
 
 }  // namespace gpu4fs::pool

@@ -16,7 +16,7 @@ using format::BlockPointer;
 using format::BlockSize;
 using format::Inode;
 
-// Hands out consecutive pages.
+// Assigns consecutive pages.
 class TreeBuilder {
  public:
   TreeBuilder(u64 begin, u64 now, const RootOwner& owner) : next_(begin), now_(now), owner_(owner) {}

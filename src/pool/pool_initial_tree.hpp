@@ -28,8 +28,7 @@ struct RootOwner {
   u16 permissions;  // of the root directory
 };
 
-// Pages of the tree below an empty root directory, laid out from logical address `begin` on.
-// `now` is a 34.30 time.
+// Pages of the tree of an empty root directory, from logical address `begin` on. `now` is a 34.30 time.
 InitialTree build_initial_tree(u64 begin, u64 now, const RootOwner& owner);
 
 }  // namespace gpu4fs::pool

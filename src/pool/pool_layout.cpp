@@ -28,13 +28,13 @@ u64 chunk_bytes(u64 chunk_size_bytes) {
   return format::chunk_layout(chunk_size_bytes / page_size).header_pages * page_size + chunk_size_bytes;
 }
 
-// Columns that a chunk of the profile has at least.
+// The least number of columns of a chunk of the profile.
 u32 member_count_min(const ChunkProfile& profile) {
   if (profile.column_count != 0) return profile.column_count;
   return column_count_least(profile.level);
 }
 
-// The nodes of the fullest tree several times over: changes are copied, and more devices may come.
+// Several times the nodes of the fullest tree: changes are copied, and more devices may be added.
 u64 tree_pages_for(const std::vector<NamedSize>& devices, u64 chunk_size_bytes, const std::vector<ChunkShare>& shares) {
   u64 column_max = 0;
   for (const NamedSize& device : devices) {
@@ -62,7 +62,7 @@ format::DevicePart device_layout(u64 size_bytes, u64 tree_pages, u64 log_bytes) 
   part.tree_offset = format::layout_area_offset;
   part.tree_pages = tree_pages;
   part.chunk_map_offset = part.tree_offset + tree_pages * page_size;
-  // One bit for every granule of the device is a little more than the chunk area needs.
+  // One bit for every granule of the device is slightly more than the chunk area needs.
   const u64 granule_max = size_bytes / format::physical_granule_bytes;
   part.chunk_map_pages = std::max<u64>(1, divide_up(granule_max, bits_per_page));
   part.log_offset = part.chunk_map_offset + 2 * (1 + part.chunk_map_pages) * page_size;
@@ -93,7 +93,7 @@ format::ChunkDescriptor describe_chunk(const ChunkProfile& profile, u32 column_c
 
 namespace {
 
-// Deals columns to the devices with most room. Granule 0 of the logical space stays empty.
+// Assigns columns to the devices with the most room. Granule 0 of the logical space stays empty.
 class ChunkPlacer {
  public:
   ChunkPlacer(PoolLayout& layout, const std::vector<ChunkShare>& shares) : layout_(layout), used_(layout.parts.size()) {
@@ -134,7 +134,7 @@ class ChunkPlacer {
 
   u64 room(u32 device) const { return layout_.parts[device].chunk_area_granules - used_[device]; }
 
-  // Devices, the one with most room first.
+  // Devices, the one with the most room first.
   std::vector<u32> by_room(const ChunkProfile& profile) const {
     if (profile.device) return {*profile.device};
     std::vector<u32> devices(used_.size());
@@ -143,7 +143,7 @@ class ChunkPlacer {
     return devices;
   }
 
-  // The next chunk of whoever has least of its share; nothing when there is no more room.
+  // The next chunk of the profile that has the least of its share; nothing if there is no room left.
   std::optional<ChunkPlacement> next_chunk() {
     for (;;) {
       ShareState* poorest = nullptr;
@@ -162,7 +162,7 @@ class ChunkPlacer {
     }
   }
 
-  // As many columns as the profile wants, fewer where it may have fewer; nothing when there is no more room.
+  // As many columns as the profile requests, fewer if it allows fewer; nothing if there is no room left.
   std::optional<ChunkPlacement> place_chunk(const ChunkShare& share) {
     const ChunkProfile& profile = share.profile;
     const std::vector<u32> devices = by_room(profile);
@@ -191,7 +191,7 @@ class ChunkPlacer {
 
 namespace {
 
-// Of "physical:12", nothing of any other name.
+// The index in "physical:12"; nothing for any other name.
 std::optional<u32> parse_physical(const std::string& name) {
   constexpr std::string_view begin = "physical:";
   if (!name.starts_with(begin)) return std::nullopt;
@@ -211,7 +211,7 @@ std::optional<u32> parse_physical(const std::string& name) {
 
 ChunkProfile parse_profile(const std::string& name, u32 stripe_length_bytes) {
   constexpr u32 stripe_length_default = 64 * 1024;
-  // The pages of a stripe are given out together, so short ones waste least.
+  // The pages of a stripe are allocated together, so short ones waste the least.
   constexpr u32 parity_stripe_length_default = page_size;
   ChunkProfile profile;
   if (const std::optional<u32> device = parse_physical(name)) {
@@ -265,7 +265,7 @@ u64 PoolLayout::page_total() const {
   return total;
 }
 
-// A mount takes memory by the chunk, so by default they are not the largest that there may be.
+// A mount takes memory chunk by chunk, so the default is not the largest allowed size.
 u64 default_chunk_size(u64 smallest_device_bytes) {
   constexpr u64 default_max = u64{256} << 20;
   const u64 eighth = std::max<u64>(smallest_device_bytes / 8, 1);

@@ -39,7 +39,7 @@ u64 current_time() {
   return format::encode_time(now.tv_sec, static_cast<u32>(now.tv_nsec));
 }
 
-// A device that passed the checks. Without a file it is still to be created.
+// A device that passed the checks. Without a file it still has to be created.
 struct Candidate {
   std::string path;
   u64 size_bytes;
@@ -67,7 +67,7 @@ std::vector<ChunkShare> choose_shares(const MakePoolOptions& options) {
   bool uses_length = options.stripe_length_bytes == 0;
   const auto parse = [&](const std::string& name) {
     const bool is_mixed = options.data_profile != options.metadata_profile || !options.more_profiles.empty();
-    // In a pool of several profiles the length is for those that have stripes.
+    // In a pool of several profiles the length applies to those that have stripes.
     uses_length = uses_length || has_stripes(name);
     return parse_profile(name, is_mixed && !has_stripes(name) ? 0 : options.stripe_length_bytes);
   };
@@ -153,7 +153,7 @@ Candidate check_missing(const std::string& path, const MakePoolOptions& options)
   return {path, options.size_bytes, std::nullopt};
 }
 
-// Everything that can be found out without writing.
+// All checks that need no write.
 std::vector<Candidate> check_devices(const MakePoolOptions& options) {
   std::vector<Candidate> candidates;
   for (const std::string& text : options.device_paths) {
@@ -163,8 +163,7 @@ std::vector<Candidate> check_devices(const MakePoolOptions& options) {
       candidates.push_back(check_existing(text, options));
       continue;
     }
-    // The lock of a device given twice would fail with a misleading message, so names are compared
-    // first.
+    // The lock of a device that is given twice would fail with a misleading message, so names are compared first.
     for (const Candidate& earlier : candidates) {
       std::error_code ignored;
       const std::string other = parse_device(earlier.path).path;
@@ -180,7 +179,7 @@ std::vector<Candidate> check_devices(const MakePoolOptions& options) {
   return candidates;
 }
 
-// Opens the files that are still missing; removes them again unless keep() was called.
+// Opens the files that are still missing. Removes them again unless keep() was called.
 class CreatedFiles {
  public:
   ~CreatedFiles() {
@@ -225,7 +224,7 @@ std::vector<format::ChunkTreeNode> build_chunk_tree(const PoolLayout& layout, u3
   };
   u64 entries_left = 0;
   for (const ChunkPlacement& placement : layout.chunks) {
-    // As many in a leaf as would fit with the greatest number of columns.
+    // As many entries in a leaf as would fit with the greatest number of columns.
     if (entries_left == 0) {
       begin_node(0, placement.descriptor.base_address);
       entries_left = entries_per_leaf(widest);
@@ -263,7 +262,7 @@ std::vector<u8> leading_bits(u64 set_count, u64 page_count) {
   return bitmap;
 }
 
-// Slot A with epoch 1; slot B is none. Answers the checksum of slot A.
+// Slot A has epoch 1; slot B is not valid. Returns the checksum of slot A.
 u64 write_bitmap_slots(DeviceFile& file, const BitmapPlace& place, u64 set_count, const void* table) {
   const u64 checksum =
       write_bitmap_slot(file, place, 0, leading_bits(set_count, place.bitmap_pages).data(), table, first_epoch);
@@ -283,7 +282,7 @@ std::vector<format::PageDescriptor> describe_pages(const format::ChunkDescriptor
   return descriptors;
 }
 
-// One copy of a chunk's header area; `pages` are the chunk's first data pages. Answers the checksum of its slot.
+// One copy of a chunk's header area; `pages` are the chunk's first data pages. Returns the checksum of its slot.
 u64 write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescriptor& chunk, u32 column,
                       const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.size_bytes / page_size);
@@ -300,7 +299,7 @@ u64 write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescripto
   return write_bitmap_slots(file, chunk_bitmap_place(chunk, offset), pages.size(), table.data());
 }
 
-// The parities of the rows that the initial pages are in.
+// The parities of the rows with the initial pages.
 void write_parities(std::vector<DeviceFile>& files, const PoolLayout& layout, const ChunkPlacement& chunk,
                     const std::vector<InitialPage>& pages) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
@@ -319,7 +318,7 @@ void write_parities(std::vector<DeviceFile>& files, const PoolLayout& layout, co
   }
 }
 
-// Header areas and initial pages of one chunk. Answers the checksum of its slot.
+// Header areas and initial pages of one chunk. Returns the checksum of its slot.
 u64 write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const ChunkPlacement& chunk,
                 const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
@@ -389,8 +388,8 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   return superblock;
 }
 
-// What every mount needs: all in front of the chunks, the front of the chunks' header areas, and the first chunk, which
-// holds the root directory.
+// The parts that every mount needs: everything before the chunks, the front of the chunks' header areas, and the first
+// chunk, which holds the root directory.
 void reserve_fixed_areas(std::vector<DeviceFile>& files, const PoolLayout& layout) {
   for (u32 i = 0; i < files.size(); ++i) {
     files[i].reserve_range(0, layout.parts[i].chunk_area_offset);
@@ -407,7 +406,7 @@ void reserve_fixed_areas(std::vector<DeviceFile>& files, const PoolLayout& layou
 void write_chunk_maps(std::vector<DeviceFile>& files, const PoolLayout& layout) {
   for (u32 i = 0; i < files.size(); ++i) {
     const format::DevicePart& part = layout.parts[i];
-    u64 used = 0;  // columns lie densely from granule 0
+    u64 used = 0;  // columns are contiguous from granule 0
     for (const ChunkPlacement& chunk : layout.chunks) {
       for (const ColumnPlacement& column : chunk.columns) {
         if (column.device_index == i) used += chunk.column_granules();
@@ -428,7 +427,7 @@ void write_superblocks(std::vector<DeviceFile>& files, const PoolLayout& layout,
   for (DeviceFile& file : files) file.flush();
 }
 
-// Leaves a part of the space without chunks; each profile keeps one at least.
+// Leaves a part of the space without chunks; each profile keeps at least one.
 void leave_out_chunks(PoolLayout& layout, u32 initial_share) {
   const auto profile = [](const ChunkPlacement& chunk) { return format::profile_of(chunk.descriptor); };
   std::set<format::Profile> all;
@@ -464,7 +463,7 @@ format::Superblock make_pool(const MakePoolOptions& options) {
     }
   }
   reserve_fixed_areas(files, layout);
-  // From here on the old content is gone.
+  // This destroys the old content.
   for (DeviceFile& file : files) {
     file.zero_range(0, format::layout_area_offset);
     file.flush();

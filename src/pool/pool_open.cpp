@@ -18,11 +18,11 @@ namespace {
 
 namespace filesystem = std::filesystem;
 
-// An opened file with its superblocks, before it is known to belong to the pool.
+// An opened file with its superblocks. It is not yet known to belong to the pool.
 struct Member {
   DeviceFile file;
   SuperblockProbe probe;
-  bool was_named = true;  // else it lay in the folder of one that was
+  bool was_named = true;  // otherwise it was found in the folder of a named one
 };
 
 bool is_same_pool(const format::Superblock& a, const format::Superblock& b) {
@@ -45,7 +45,7 @@ std::string canonical_path(const std::string& path) {
   return ignored ? path : canonical.string();
 }
 
-// Files in the folder of `path` that hold a superblock of the pool, `path` left out.
+// Files in the folder of `path` that hold a superblock of the pool, without `path` itself.
 std::vector<std::string> list_neighbours(const std::string& path, const format::Superblock& pool) {
   std::vector<std::string> found;
   std::error_code error;
@@ -62,7 +62,7 @@ std::vector<std::string> list_neighbours(const std::string& path, const format::
         found.push_back(entry->path().string());
       }
     } catch (const PoolError&) {
-      // Not readable for us: not a member that could be opened either.
+      // It is not readable, so it could not be opened as a member either.
     }
   }
   std::sort(found.begin(), found.end());
@@ -101,7 +101,7 @@ class PoolOpener {
   }
 
  private:
-  // One that cannot be reached is a missing device, if it is one.
+  // If a member cannot be reached, it is a missing device.
   void try_member(const std::string& path) {
     try {
       add_member(path);
@@ -113,7 +113,7 @@ class PoolOpener {
 
   void add_member(const std::string& path) {
     const auto access = options_.read_only ? DeviceFile::Access::read_only : DeviceFile::Access::read_write;
-    // Looked for before the lock is tried, which would fail with a misleading message.
+    // This is checked before the lock is tried, which would fail with a misleading message.
     DeviceFile unlocked = DeviceFile::open(path, access, DeviceFile::Locking::none);
     for (const Member& member : members_) {
       if (member.file.is_same_file(unlocked)) {
@@ -138,8 +138,8 @@ class PoolOpener {
     members_.push_back({std::move(file), std::move(probe)});
   }
 
-  // A slot whose checksum holds was written on purpose: going back to the older slot would undo
-  // what a newer version, or another tool, did to the pool.
+  // A slot with a valid checksum was written on purpose. Using the older slot would undo the changes of a newer version
+  // or of another tool.
   static void refuse_invalid(const std::string& path, const SuperblockProbe& probe) {
     for (u32 i = 0; i < 2; ++i) {
       const SuperblockSlot& slot = probe.slots[i];
@@ -163,7 +163,7 @@ class PoolOpener {
     }
   }
 
-  // The first of those with the greatest epoch; others may not know of members that have joined with it.
+  // The first member with the greatest epoch; others may not know of members that joined with it.
   const Member& newest_member() const {
     const Member* best = &members_.front();
     for (const Member& member : members_) {
@@ -220,7 +220,7 @@ class PoolOpener {
     return newest;
   }
 
-  // First epoch that the newest superblock says a member lacks, 0: none.
+  // The first epoch that a member lacks according to the newest superblock, 0: none.
   static u64 stale_since(const Member& member, const format::Superblock& newest) {
     const u32 index = member.probe.newest()->device.device_index;
     return index < newest.device_count ? newest.stale_since[index] : 0;
@@ -241,7 +241,7 @@ class PoolOpener {
     }
     for (const Member& member : members_) {
       if (member.file.fd() < 0) continue;  // moved to its place
-      // One that was replaced may lie about; one that was removed may still be named by whoever did not hear of it.
+      // A replaced device may still exist. A removed one may still be named by a member that missed its removal.
       const format::Superblock* own = member.probe.newest();
       const bool was_removed =
           own != nullptr && own->epoch < newest.epoch && !format::has_device(newest, own->device.device_index);
@@ -277,7 +277,7 @@ class PoolOpener {
     return {std::move(member.file), own->device, current};
   }
 
-  // What is known of a device that is not here.
+  // The known properties of an absent device.
   static OpenedDevice absent_device(const format::Superblock& newest, u32 index, const std::string& name,
                                     MemberState state) {
     OpenedDevice device{DeviceFile::absent(name), {}, false, state, newest.stale_since[index]};
@@ -371,7 +371,7 @@ class PoolOpener {
 
   OpenPoolOptions options_;
   std::vector<Member> members_;
-  std::vector<PoolError> unreachable_;  // why paths that were given have no member
+  std::vector<PoolError> unreachable_;  // why given paths lead to no member
   std::vector<std::string> warnings_;
 };
 
@@ -431,7 +431,7 @@ std::vector<std::string> find_members(const std::string& path) {
   for (const std::string& neighbour : list_neighbours(plain, *own)) {
     const SuperblockProbe other = probe_superblocks(neighbour);
     const format::Superblock* superblock = other.newest();
-    // A copy of the very device that was named is nobody's member.
+    // A copy of a device that was named is not a member.
     if (superblock != nullptr && !is_same_device(*superblock, *own))
       members.emplace_back(superblock->device.device_index, neighbour);
   }

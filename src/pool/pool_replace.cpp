@@ -41,7 +41,7 @@ std::vector<ColumnPlace> columns_on(const OpenedPool& pool, u32 device) {
   return places;
 }
 
-// What lies in front of the chunks of a member, apart from the chunk map.
+// The areas before the chunks of a member, except for the chunk map.
 struct Front {
   u64 tree_pages;
   u64 log_bytes;
@@ -68,8 +68,7 @@ u64 area_begin(const Front& front, u64 map_pages) {
   return align_up(end, u64{format::physical_granule_bytes});
 }
 
-// Chunk map and chunk headers of stale members are written anew: the pool may have got chunks
-// since.
+// Chunk map and chunk headers of stale members are rewritten, because the pool may have got new chunks.
 void write_chunk_map(DeviceFile& file, const OpenedPool& pool, const DevicePart& part) {
   std::vector<u8> bitmap(part.chunk_map_pages * page_size);
   for (const ColumnPlace& place : columns_on(pool, part.device_index)) {
@@ -93,7 +92,7 @@ void write_chunk_headers(DeviceFile& file, const OpenedPool& pool, u32 index) {
   }
 }
 
-// The node and all below it, each as the newest valid replica has it.
+// The node and all nodes below it, each from its newest valid replica.
 void copy_tree_node(TreeNodeStore& from, DeviceFile& file, const DevicePart& part, u32 number, u32 level,
                     u64 epoch_max) {
   TreeReport ignored;
@@ -150,7 +149,7 @@ DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes, c
   part.tree_pages = front.tree_pages;
   part.chunk_map_offset = part.tree_offset + part.tree_pages * page_size;
   part.log_bytes = front.log_bytes;
-  // As large a chunk map as the device needs, or as there is room for in front of the first column.
+  // The chunk map is as large as the device needs, or as the room before the first column allows.
   u64 map_pages = 1;
   while (area_begin(front, map_pages) <= std::min(first_column, size) &&
          divide_up((size - area_begin(front, map_pages)) / format::physical_granule_bytes, u64{format::bits_per_page}) >
@@ -198,7 +197,7 @@ void prepare_replacement(OpenedPool& pool, DeviceFile& file, const DevicePart& p
   }
   if (is_new) {
     file.zero_range(0, format::layout_area_offset);
-    file.flush();  // what it was before is gone for good, before anything of this pool is on it
+    file.flush();  // the old content is invalid before anything of this pool is written
   }
   copy_chunk_tree(file, pool, part);
   write_chunk_map(file, pool, part);
@@ -208,7 +207,7 @@ void prepare_replacement(OpenedPool& pool, DeviceFile& file, const DevicePart& p
 
 void write_stale_superblocks(const OpenedPool& pool, DeviceFile& file, const DevicePart& part, u64 stale_since) {
   GPU4FS_CHECK_GT(stale_since, u64{1});
-  // Two of them: the checkpoint that makes the device a member overwrites one, and may be torn.
+  // Two of them: the checkpoint that makes the device a member overwrites one, and this write may be torn.
   for (u64 epoch = stale_since - 1; epoch != 0 && epoch + 2 >= stale_since; --epoch) {
     format::Superblock superblock = pool.superblock;
     superblock.epoch = epoch;

@@ -194,7 +194,7 @@ std::string find_common_problem(const Superblock& superblock) {
     return fmt::format("data profile {}, metadata profile {}", superblock.data_profile, superblock.metadata_profile);
   }
   if (superblock.clean > 1) return fmt::format("clean flag {}", superblock.clean);
-  // A feature that may be ignored may have given reserved bytes a meaning.
+  // An ignorable feature may give reserved bytes a meaning.
   const bool all_known = (superblock.feature_compatible & ~format::feature_compatible_known) == 0 &&
                          (superblock.feature_read_only_compatible & ~format::feature_read_only_compatible_known) == 0;
   if (all_known && (superblock.reserved0 != 0 || superblock.reserved1 != 0 || !is_zero(superblock.reserved2) ||
@@ -245,7 +245,7 @@ std::string find_superblock_problem(const Superblock& superblock, u32 slot, u64 
   if (superblock.slot != slot || (superblock.epoch & 1) != slot) {
     return fmt::format("epoch {} for slot {} found in slot {}", superblock.epoch, superblock.slot, slot);
   }
-  // With a feature that this version does not know nothing can be said about the fields.
+  // If there is a feature that this version does not know, the fields cannot be checked.
   if (!find_feature_problem(superblock, true).empty()) return "";
   std::string problem = find_common_problem(superblock);
   if (problem.empty()) problem = find_device_part_problem(superblock, device_bytes);

@@ -1,7 +1,6 @@
-// Reads and judges superblock slots. A superblock is hostile input: every field of a `valid` slot
-// is bounded, so that counts and offsets may be used without looking again, once
-// find_feature_problem() has found nothing (what an unknown incompatible feature means for the
-// fields nobody here can tell).
+// Reads and checks superblock slots. A superblock is untrusted input. Every field of a `valid` slot is in its bounds,
+// so counts and offsets may be used without further checks, once find_feature_problem() has found nothing. The meaning
+// of fields under an unknown incompatible feature is unknown.
 #pragma once
 
 #include <array>
@@ -16,14 +15,14 @@ namespace gpu4fs::pool {
 
 enum class SlotState : u8 {
   blank,    // all zero: never written, or cleared
-  damaged,  // no magic, or a checksum that does not hold
-  invalid,  // checksum holds and a field is outside its bounds
+  damaged,  // no magic, or a wrong checksum
+  invalid,  // the checksum is right and a field is outside its bounds
   valid,
 };
 
 struct SuperblockSlot {
   SlotState state = SlotState::blank;
-  std::string problem;              // what does not hold, "" for valid and blank
+  std::string problem;              // the fault, "" for valid and blank
   format::Superblock superblock{};  // as read
 };
 
@@ -34,9 +33,9 @@ struct SuperblockProbe {
   const format::Superblock* newest() const;
   // The valid slot of this epoch, or null.
   const format::Superblock* with_epoch(u64 epoch) const;
-  // False: nothing says that there has been a pool.
+  // False: there is no sign that a pool ever existed.
   bool has_magic() const;
-  // One line on why there is no usable slot.
+  // One line that says why there is no usable slot.
   std::string problem() const;
 };
 
@@ -44,13 +43,13 @@ inline constexpr u64 superblock_offset(u32 slot) {
   return slot == 0 ? format::superblock_offset_a : format::superblock_offset_b;
 }
 
-// Reads both slots. A device too short for them has blank slots.
+// Reads both slots. Slots beyond the end of a device are blank.
 SuperblockProbe probe_superblocks(const DeviceFile& device);
 // Opens `path` for reading, without a lock: works on a mounted pool.
 SuperblockProbe probe_superblocks(const std::string& path);
 
-// "" or what is wrong: magic, version, slot, checksum, then every field. `device_bytes` is the real
-// size of the device the page came from. Feature masks are not judged: see check_features().
+// "" or what is wrong: magic, version, slot, checksum, then every field. `device_bytes` is the real size of the device
+// the page came from. Feature masks are not checked here, see find_feature_problem().
 std::string find_superblock_problem(const format::Superblock& superblock, u32 slot, u64 device_bytes);
 
 // "" or why this version cannot mount the pool; with `read_only` unknown read-only-compatible

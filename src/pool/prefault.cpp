@@ -21,7 +21,7 @@ std::vector<FileRange> cut(const std::vector<FileRange>& ranges) {
   return pieces;
 }
 
-// Takes pieces until there is none, or one failed.
+// Takes pieces until none is left or one has failed.
 class Preparation {
  public:
   Preparation(const device::MappedFile& file, std::vector<FileRange> pieces, bool populates)
@@ -31,8 +31,8 @@ class Preparation {
   void work() noexcept {
     for (std::size_t i = next_++; i < pieces_.size() && !has_failed_; i = next_++) {
       try {
-        // Threads reserve blocks of one file in turn, but touch its pages side by side; whether there was no room, or
-        // something else, is for the reservation to tell.
+        // Threads reserve blocks of one file in turn, but touch its pages concurrently. If that fails, the reservation
+        // finds out whether there was no room or another error.
         if (populates_ && file_.populate_range(pieces_[i].offset, pieces_[i].length)) continue;
         file_.reserve_range(pieces_[i].offset, pieces_[i].length);
       } catch (...) {
@@ -68,7 +68,7 @@ void prefault_ranges(const device::MappedFile& file, const std::vector<FileRange
       helpers.emplace_back([&preparation] { preparation.work(); });
     }
   } catch (const std::exception&) {
-    // Fewer will do.
+    // Fewer threads suffice.
   }
   preparation.work();
   for (std::thread& helper : helpers) helper.join();
@@ -84,7 +84,7 @@ void take_range(const device::MappedFile& file, FileRange range, bool is_in_use,
   try {
     prefault_ranges(file, {range}, true, thread_count);
   } catch (...) {
-    // Others took the room meanwhile.
+    // Others took the space meanwhile.
     file.release_range(range.offset, range.length);
     throw;
   }

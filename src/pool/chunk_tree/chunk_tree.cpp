@@ -29,13 +29,13 @@ std::size_t child_index(const TreeNode& node, u64 key) {
   return above == node.children.begin() ? 0 : static_cast<std::size_t>(above - node.children.begin()) - 1;
 }
 
-// Where the first chunk with a greater key stands.
+// The position of the first chunk with a greater key.
 std::vector<OpenedChunk>::iterator chunk_above(TreeNode& leaf, u64 key) {
   return std::upper_bound(leaf.chunks.begin(), leaf.chunks.end(), key,
                           [](u64 value, const OpenedChunk& chunk) { return value < chunk.descriptor.base_address; });
 }
 
-// The entries from `index` on go to the front of another node.
+// Moves the entries from `index` on to the front of another node.
 void move_tail(TreeNode& from, std::size_t index, TreeNode& to) {
   const auto at = static_cast<std::ptrdiff_t>(index);
   if (from.is_leaf()) {
@@ -48,7 +48,7 @@ void move_tail(TreeNode& from, std::size_t index, TreeNode& to) {
   }
 }
 
-// Entries of the first half of the bytes; at least one, and one is left.
+// The number of entries in the first half of the bytes: at least one, and at least one entry is left.
 std::size_t middle_of(const TreeNode& node) {
   const u64 half = node.used_bytes() / 2;
   u64 bytes = 0;
@@ -138,7 +138,7 @@ u32 ChunkTree::allocate() {
   return next_number_;
 }
 
-// The changed tree does not have the node any more.
+// The node is removed from the changed tree.
 void ChunkTree::release(u32 number) {
   GPU4FS_CHECK_GT(root_.node_count, u64{0});
   --root_.node_count;
@@ -158,7 +158,7 @@ ChunkTreeBranch ChunkTree::place(NodePointer node) {
   return {key, number, 0};
 }
 
-// As one node if it fits, else as two. `is_last`: of its level.
+// Places the node as one node if it fits, otherwise as two. `is_last`: it is the last one of its level.
 ChunkTree::Replacement ChunkTree::place_or_split(const NodePointer& node, bool is_last) {
   if (node->used_bytes() <= tree_node_entry_bytes) return {place(node)};
   auto right = std::make_shared<TreeNode>();
@@ -197,7 +197,7 @@ void ChunkTree::learn_numbers(u32 number, u32 level, u64 first_key) {
   }
 }
 
-// The node as it may be changed; its number is given up, place_or_split() finds it another.
+// Returns the node for changing. Its number is released; place_or_split() finds another one.
 ChunkTree::NodePointer ChunkTree::begin_change(u32 number, u32 level, u64 first_key) {
   GPU4FS_CHECK(!written_);
   NodePointer found = node(number, level, first_key);
@@ -208,7 +208,7 @@ ChunkTree::NodePointer ChunkTree::begin_change(u32 number, u32 level, u64 first_
 
 // Looking up.
 
-// The last chunk that does not begin behind the address; `leaf` keeps it alive.
+// The last chunk that begins at or before the address; `leaf` keeps it alive.
 const OpenedChunk* ChunkTree::floor_in(u64 address, NodePointer& leaf) {
   if (root_.height == 0) return nullptr;
   leaf = node(root_.root, root_.height - 1, 0);
@@ -227,7 +227,7 @@ std::optional<OpenedChunk> ChunkTree::find(u64 address) {
   return *chunk;
 }
 
-// The first key that is not smaller.
+// The first key that is at least `key`.
 std::optional<u64> ChunkTree::first_key_from(u32 number, u32 level, u64 first_key, u64 address) {
   const NodePointer here = node(number, level, first_key);
   if (here->is_leaf()) {
@@ -255,9 +255,9 @@ void ChunkTree::visit_below(u32 number, u32 level, u64 first_key,
   for (const ChunkTreeBranch& child : here->children) visit_below(child.child, level - 1, child.base_address, visit);
 }
 
-// Changing.
+// Changes.
 
-// A copy and a neighbour a level, and a new root.
+// Room for a copy and a neighbour on each level, and for a new root.
 void ChunkTree::require_room() const {
   if (free_count_ >= 2 * u64{root_.height} + 1) return;
   refuse_tree(Status::no_space, fmt::format("the chunk tree's area has {} nodes, {} are free: too few for a change",
@@ -349,8 +349,8 @@ ChunkTree::Replacement ChunkTree::erase_below(u32 number, u32 level, u64 first_k
   return place_or_split(here, is_last);
 }
 
-// Joins child `index` with a neighbour if it has become too empty; what does not fit into one node is dealt out to
-// two. `is_last`: of the parent.
+// Joins child `index` with a neighbour if it has become too empty. If both do not fit into one node, their entries are
+// divided between two. `is_last`: the parent is the last one of its level.
 void ChunkTree::fill_up(TreeNode& parent, std::size_t index, bool is_last) {
   const u32 level = parent.level - 1;
   const ChunkTreeBranch child = parent.children[index];

@@ -1,19 +1,18 @@
-// The chunk tree of a pool as a living structure: look-up, insert, erase; copy-on-write. Host only.
+// The chunk tree of a pool in memory: look-up, insert, erase; copy-on-write. Host only.
 //
-// A change copies the nodes from the leaf to the root to free numbers; the nodes of the durable tree stay as they are.
-// The changes since the last commit() are in memory until write() puts their nodes on all replicas. The superblock that
-// then names root(), height(), node_count() and chunk_count() makes all of them count at once; until it is durable both
-// trees are whole. commit() says that it is, and gives the numbers free that only the old tree used; roll_back() goes
-// back to the durable tree. So no number is written twice in one epoch, and of replicas that differ the newer one is
+// A change copies the nodes from the leaf to the root to free numbers. The nodes of the durable tree stay unchanged.
+// Changes since the last commit() are in memory until write() writes their nodes to all replicas. A superblock with the
+// new root(), height(), node_count() and chunk_count() makes all of them valid at once. Until it is durable, both trees
+// are complete. commit() says that it is durable and releases the numbers that only the old tree used; roll_back()
+// returns to the durable tree. So no number is written twice in one epoch, and of replicas that differ the newer one is
 // right.
 //
-// Nodes but the last one of each level are at least a third full, counting bytes; a node that overflows at the end of
-// the key space gets an empty neighbour, not half of its entries, so that ascending keys fill the nodes. (Trees that
-// mkfs built of chunks of very different widths may have nodes that are less full; they stay so until they are
-// changed.)
+// All nodes except the last one of each level are at least a third full, in bytes. If the last node of the key space
+// overflows, it gets an empty neighbour instead of giving away half of its entries, so ascending keys fill the nodes.
+// Trees that mkfs built of chunks of very different widths may have nodes that are less full until they are changed.
 //
-// Not thread-safe. Structures on the medium are hostile: what is wrong with one is a PoolError. A change that fails in
-// another way than its comment says takes back all changes since the last commit().
+// Not thread-safe. Structures on the medium are untrusted: an invalid one is a PoolError. A change that fails in
+// another way than its comment says reverts all changes since the last commit().
 #pragma once
 
 #include <functional>
@@ -30,7 +29,7 @@
 
 namespace gpu4fs::pool {
 
-// What a superblock says of a tree.
+// The fields of a superblock that describe a tree.
 struct TreeRoot {
   u32 root = 0;
   u32 height = 0;  // 0: no node, no chunk
@@ -45,8 +44,8 @@ inline constexpr u32 tree_height_max = 8;
 
 class ChunkTree {
  public:
-  // The tree of a superblock of `epoch`. Reads all nodes but the leaves; at most `cache_node_max` clean nodes stay in
-  // memory. `store` outlives it. PoolError.
+  // The tree of a superblock of `epoch`. Reads all nodes except the leaves; at most `cache_node_max` clean nodes stay
+  // in memory. `store` outlives it. PoolError.
   ChunkTree(TreeNodeStore& store, const TreeRoot& root, u64 epoch, std::size_t cache_node_max = 256);
   ChunkTree(const ChunkTree&) = delete;
   ChunkTree& operator=(const ChunkTree&) = delete;
@@ -58,17 +57,16 @@ class ChunkTree {
 
   // PoolError: exists (it overlaps another chunk in logical space), no_space (too few free nodes).
   void insert(const OpenedChunk& chunk);
-  // False: no chunk begins there. PoolError: no_space.
+  // Returns false if no chunk begins there. PoolError: no_space.
   bool erase(u64 base_address);
 
   const TreeRoot& root() const { return root_; }
   bool has_changes() const { return !dirty_.empty() || root_ != durable_; }
 
-  // The changed nodes to all replicas, for a superblock of `epoch`, which is greater than that of the last one. The
-  // caller flushes. No changes from here to commit() or roll_back(). PoolError.
+  // Writes the changed nodes to all replicas, for a superblock of `epoch`, which is greater than that of the last one.
+  // The caller flushes. No changes are allowed until commit() or roll_back(). PoolError.
   void write(u64 epoch);
-  // All nodes of the tree as it is now, changed or not, to a replica of `store` that has none; after write().
-  // PoolError.
+  // Writes all nodes of the tree, changed or not, to a replica of `store` that has none; after write(). PoolError.
   void write_all_to(TreeNodeStore& store, u32 replica, u64 epoch);
   void commit();
   void roll_back();
@@ -83,7 +81,7 @@ class ChunkTree {
     NodePointer node;
     std::list<u32>::iterator used;
   };
-  // Nodes that take the place of one: none, one, or two after a split.
+  // The nodes that replace one node: none, one, or two after a split.
   using Replacement = std::vector<format::ChunkTreeBranch>;
 
   NodePointer node(u32 number, u32 level, u64 first_key);
@@ -109,17 +107,17 @@ class ChunkTree {
 
   TreeNodeStore& store_;
   std::size_t cache_node_max_;
-  u64 epoch_;      // greatest that a node can have
-  TreeRoot root_;  // with the changes
+  u64 epoch_;      // the greatest that a node can have
+  TreeRoot root_;  // including the changes
   TreeRoot durable_;
   std::vector<bool> used_;  // by number: of the durable tree, or of the changed one
   u64 free_count_ = 0;
-  u32 next_number_ = 0;               // where the search for a free one goes on
+  u32 next_number_ = 0;               // where the search for a free one continues
   std::map<u32, NodePointer> dirty_;  // nodes of the changed tree that the durable one does not have
   std::vector<u32> released_;         // of the durable tree alone
   bool written_ = false;              // since the last commit
   std::unordered_map<u32, Cached> cache_;
-  std::list<u32> least_used_;  // numbers in the cache, least lately used first
+  std::list<u32> least_used_;  // numbers in the cache, least recently used first
   TreeReport report_;
 };
 

@@ -13,9 +13,9 @@ struct OpenedChunk {
   format::ChunkDescriptor descriptor;
   std::vector<format::ColumnAddress> columns;  // column_count
   u64 end() const { return descriptor.base_address + descriptor.size_bytes; }
-  // It was deleted since the mount; its number stays.
+  // The chunk was deleted after the mount; its number stays.
   bool is_erased() const { return columns.empty(); }
-  // A bit each: those with a column.
+  // One bit for each device with a column.
   u64 devices() const {
     u64 bits = 0;
     for (const format::ColumnAddress column : columns) bits |= u64{1} << column.device_index();
@@ -29,7 +29,7 @@ constexpr u64 leaf_entry_bytes(u64 column_count) {
   return sizeof(format::ChunkDescriptor) + column_count * sizeof(format::ColumnAddress);
 }
 
-// A node in memory: of level 0 with chunks, else with children.
+// A node in memory: with chunks on level 0, otherwise with children.
 struct TreeNode {
   u32 level = 0;
   u64 epoch = 0;
@@ -38,7 +38,7 @@ struct TreeNode {
 
   bool is_leaf() const { return level == 0; }
   std::size_t entry_count() const { return is_leaf() ? chunks.size() : children.size(); }
-  // Of the first entry, which there is.
+  // The key of the first entry, which must exist.
   u64 first_key() const { return is_leaf() ? chunks.front().descriptor.base_address : children.front().base_address; }
   u64 entry_bytes(std::size_t index) const {
     return is_leaf() ? leaf_entry_bytes(chunks[index].columns.size()) : sizeof(format::ChunkTreeBranch);
@@ -46,16 +46,16 @@ struct TreeNode {
   u64 used_bytes() const;
 };
 
-// "" or what is wrong with the head of node `number` of `level`, as read from one replica, in a tree whose
-// superblock has `epoch_max`.
+// "", or what is wrong with the head of node `number` of `level`, as read from one replica, in a tree whose superblock
+// has `epoch_max`.
 std::string find_node_problem(const format::ChunkTreeNode& page, u32 number, u32 level, u64 epoch_max);
 
-// The entries of a page whose head is sound. `first_key`: what the parent says of its smallest key, 0: of the root it
-// says nothing. PoolError: entries that do not fill the used bytes, more columns than a chunk can have, keys that are
-// zero or not ascending. What a chunk says of itself is not judged.
+// The entries of a page with a valid head. `first_key` is the smallest key according to the parent; 0: unknown, for the
+// root. PoolError: the entries do not fill the used bytes, a chunk has more columns than allowed, or keys are zero or
+// not ascending. The other fields of chunks are not checked.
 TreeNode decode_node(const format::ChunkTreeNode& page, u32 number, u64 first_key);
 
-// The page of a node whose entries fit, sealed.
+// The page of a node whose entries fit, with its checksum.
 format::ChunkTreeNode encode_node(const TreeNode& node, u32 number, u64 epoch);
 
 }  // namespace gpu4fs::pool

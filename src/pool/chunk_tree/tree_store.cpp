@@ -16,7 +16,7 @@ namespace {
 
 using format::ChunkTreeNode;
 
-// "" or why the replica's page does not count.
+// "", or why the replica's page is not valid.
 std::string read_replica(TreeNodeStore& store, u32 replica, u32 number, u32 level, u64 epoch_max, ChunkTreeNode& page) {
   if (number >= store.page_count(replica)) return "outside the tree area";
   try {
@@ -32,7 +32,7 @@ void add_line(TreeReport& report, std::string line) {
   if (report.lines.size() < tree_report_lines_max) report.lines.push_back(std::move(line));
 }
 
-// The page cannot be trusted to stay; the next mount tries again.
+// The page may not keep its content; the next mount tries again.
 bool write_again(TreeNodeStore& store, u32 replica, u32 number, const ChunkTreeNode& page) {
   if (!store.is_writable() || number >= store.page_count(replica)) return false;
   try {

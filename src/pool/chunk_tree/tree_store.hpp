@@ -1,4 +1,4 @@
-// Where the nodes of a chunk tree lie: a page of the tree area on each replica. Host only.
+// The place of the nodes of a chunk tree: a page of the tree area on each replica. Host only.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@
 
 namespace gpu4fs::pool {
 
-// Node pages by replica and number. Numbers that are passed are below page_count().
+// Node pages by replica and number. Callers pass only numbers below page_count().
 class TreeNodeStore {
  public:
   virtual ~TreeNodeStore() = default;
   virtual u32 replica_count() const = 0;
-  // False: it is passed over.
+  // False: the replica is skipped.
   virtual bool is_here(u32 replica) const = 0;
   // Damaged pages may be written again.
   virtual bool is_writable() const = 0;
-  // Numbers that a replica has a page for.
+  // The number of nodes for which a replica has a page.
   virtual u64 page_count(u32 replica) const = 0;
   virtual std::string name(u32 replica) const = 0;
   // PoolError.
@@ -28,9 +28,9 @@ class TreeNodeStore {
   virtual void write(u32 replica, u32 number, const format::ChunkTreeNode& page) = 0;
 };
 
-// What a tree's reader needs to know of a member.
+// What a reader of the tree needs of a member.
 struct TreeDevice {
-  DeviceFile* file;  // absent(): it is passed over
+  DeviceFile* file;  // absent(): it is skipped
   format::DevicePart part;
 };
 
@@ -53,17 +53,17 @@ class DeviceNodeStore final : public TreeNodeStore {
   bool writable_;
 };
 
-// What was found wrong while nodes were read.
+// Faults that were found while nodes were read.
 struct TreeReport {
   u64 pages_damaged = 0;           // of replicas: unreadable or not valid
-  u64 pages_old = 0;               // valid, but another replica's is newer or differs
+  u64 pages_old = 0;               // valid, but another replica is newer or differs
   u64 pages_repaired = 0;          // of both kinds
-  std::vector<std::string> lines;  // for people, at most tree_report_lines_max
+  std::vector<std::string> lines;  // for users, at most tree_report_lines_max
 };
 inline constexpr std::size_t tree_report_lines_max = 16;
 
-// The valid page of node `number` with the greatest epoch; of several the first replica's. Replicas that hold anything
-// else are written again, if the store is writable. PoolError: no replica has a valid one.
+// The valid page of node `number` with the greatest epoch; if several have it, that of the first replica. Replicas with
+// other content are rewritten if the store is writable. PoolError: no replica has a valid page.
 format::ChunkTreeNode read_newest_page(TreeNodeStore& store, u32 number, u32 level, u64 epoch_max, TreeReport& report);
 
 }  // namespace gpu4fs::pool

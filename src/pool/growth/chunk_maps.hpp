@@ -1,4 +1,4 @@
-// The chunk map of a mounted device: which granules have a column. Host only.
+// The chunk map of a mounted device: which of its granules belong to columns. Host only.
 #pragma once
 
 #include "format/superblock_format.hpp"
@@ -7,13 +7,13 @@
 
 namespace gpu4fs::pool {
 
-// The slot of a chunk map that counts, or 1 where none does: the other one is written next. PoolError.
+// The current slot of a chunk map, or 1 if there is none; the other one is written next. PoolError.
 u32 newest_map_slot(const DeviceFile& file, const format::DevicePart& part);
 
-// 0: the slot holds none. PoolError.
+// 0: the slot is not valid. PoolError.
 u64 map_slot_epoch(const DeviceFile& file, const format::DevicePart& part, u32 slot);
 
-// Slots of an epoch that never became the pool's: at the mount, before that epoch comes again. PoolError.
+// Clears slots of an epoch that was never completed: at the mount, before that epoch number is used again. PoolError.
 void clear_lost_chunk_maps(OpenedPool& pool);
 
 }  // namespace gpu4fs::pool

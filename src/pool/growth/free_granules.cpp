@@ -63,7 +63,7 @@ void FreeGranules::mark(const OpenedChunk& chunk, bool used) {
   const u64 count = granules_of_column(chunk);
   for (const format::ColumnAddress column : chunk.columns) {
     const DeviceGranules& granules = devices_[column.device_index()];
-    if (granules.used.empty()) continue;  // its areas are not known
+    if (granules.used.empty()) continue;  // its areas are unknown
     const u64 first = (column.offset_bytes() - granules.part.chunk_area_offset) / format::physical_granule_bytes;
     mark(column.device_index(), first, count, used);
   }

@@ -14,14 +14,14 @@ namespace gpu4fs::pool {
 
 namespace {
 
-// Of a chunk with parities, the pages behind the last whole stripe of a region are given out only with the region.
+// In a chunk with parities, the pages after the last whole stripe of a region are allocated only with the whole region.
 u64 pages_given_out(const format::ChunkDescriptor& chunk) {
   const u64 pages = chunk.size_bytes / page_size;
   const u64 stripe = page_cost_of(chunk);
   return pages / pages_per_block_2m * (pages_per_block_2m / stripe * stripe);
 }
 
-// Free granules of the devices, which chunks take.
+// Free granules of the devices, from which chunks are taken.
 class FreeRoom {
  public:
   FreeRoom(const OpenedPool& pool, const FreeGranules& free, u64 avoided)
@@ -31,7 +31,7 @@ class FreeRoom {
     }
   }
 
-  // Takes the space of one; nothing if there is too little.
+  // Takes the space of one chunk; nothing if there is too little.
   std::optional<format::ChunkDescriptor> take(const ChunkForm& form) {
     std::vector<DeviceRoom*> devices;
     for (DeviceRoom& device : devices_) {
@@ -109,7 +109,7 @@ format::ChunkDescriptor describe_grown(const ChunkForm& form, u32 column_count, 
 std::array<GrowthForecast, format::profile_max> forecast_growth(const OpenedPool& pool, const FreeGranules& free,
                                                                 const GrowthLimits& limits) {
   std::array<GrowthForecast, format::profile_max> forecast{};
-  // What devices that are not here hold, and have room for, is not known.
+  // The content and the free room of absent devices are unknown.
   if (pool.absent_devices() != 0) return forecast;
   u64 classes = 0;
   for (const OpenedChunk& chunk : pool.chunks) {

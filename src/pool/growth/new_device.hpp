@@ -1,4 +1,4 @@
-// A device that is to become a member of a mounted pool. Host only.
+// A device that will become a member of a mounted pool. Host only.
 #pragma once
 
 #include <string>
@@ -13,8 +13,9 @@ struct NewDevice {
   device::MappedFile file;
 };
 
-// Opens, locks and clears the device, gives it a UUID and its place in the pool, and maps it. It has no superblock yet:
-// a crash leaves a blank device. `index`: its number. `force`: also one that holds something. PoolError.
+// Opens, locks and clears the device, gives it a UUID and its layout in the pool, and maps it. It has no superblock
+// yet, so a crash leaves a blank device. `index` is its number. `force` also accepts a device that holds something.
+// PoolError.
 NewDevice prepare_new_device(const OpenedPool& pool, u32 index, const std::string& path, bool force);
 
 }  // namespace gpu4fs::pool

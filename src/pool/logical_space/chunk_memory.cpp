@@ -38,7 +38,7 @@ raid::ChunkState describe_state(const format::ChunkDescriptor& d, const ChunkPla
   chunk.region_free = at_offset<u32>(block, places.region_free);
   chunk.page_class = page_class_of(d);
   chunk.unbacked = at_offset<u64>(block, places.unbacked);
-  chunk.trim_due = raid::trim_due_at_once;  // what was there before the mount
+  chunk.trim_due = raid::trim_due_at_once;  // for space that was freed before the mount
   return chunk;
 }
 

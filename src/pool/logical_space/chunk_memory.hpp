@@ -1,4 +1,4 @@
-// What the engine keeps of a chunk: its state, and the arrays that the state points to. Host only.
+// The engine's memory of a chunk: its state, and the arrays that the state points to. Host only.
 #pragma once
 
 #include "base/bits.hpp"
@@ -10,7 +10,7 @@
 
 namespace gpu4fs::pool {
 
-// Hands out offsets of one block of engine memory, later pointers.
+// Assigns offsets in one block of engine memory, which later become pointers.
 class BlockLayout {
  public:
   u64 take(u64 bytes) {
@@ -33,7 +33,7 @@ T* at_offset(void* block, u64 offset) {
   return reinterpret_cast<T*>(static_cast<u8*>(block) + offset);
 }
 
-// Where the arrays of a chunk lie in the block.
+// The places of a chunk's arrays in the block.
 struct ChunkPlaces {
   u64 columns;
   u64 descriptors;
@@ -49,12 +49,12 @@ struct ChunkPlaces {
 
 ChunkPlaces place_chunk(BlockLayout& layout, const format::ChunkDescriptor& descriptor);
 
-// The state as an image; its columns are in engine memory afterwards, all other arrays are taken as they are.
+// Returns the state as an image. Its columns are in engine memory afterwards; all other arrays are used as they are.
 raid::ChunkState make_chunk_state(EngineAllocator& allocator, const OpenedChunk& chunk, const ChunkPlaces& places,
                                   void* block);
 
-// For a chunk that comes after the mount (space/growth.hpp): its state as an image, and everything that it points to in
-// a block of its own. What the chunk says of itself and its columns is true; not loaded.
+// For a chunk that is added after the mount (space/growth.hpp): its state as an image, with everything that it points
+// to in a block of its own. The descriptor and the columns are valid; the chunk is not loaded.
 raid::ChunkState build_chunk(EngineAllocator& allocator, const OpenedChunk& chunk, bool accessible);
 
 }  // namespace gpu4fs::pool

@@ -1,7 +1,7 @@
 // Which chunk each granule of logical space belongs to. Host only.
 //
-// The pool was validated when it was opened; the bounds that the engine's memory safety rests on are tested here again,
-// because the superblock and the chunk tree come from the medium.
+// The pool was validated when it was opened. The bounds on which the engine's memory safety depends are tested here
+// again, because the superblock and the chunk tree come from the medium.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace gpu4fs::pool {
 
-// Validates all and returns the table: the index of a granule's chunk, raid::no_chunk for none. PoolError.
+// Validates everything and returns the table: the index of each granule's chunk, or raid::no_chunk. PoolError.
 std::vector<u32> map_granules(const format::Superblock& superblock, const std::vector<device::Device>& devices,
                               const std::vector<OpenedChunk>& chunks);
 

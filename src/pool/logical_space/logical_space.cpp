@@ -18,7 +18,7 @@
 namespace gpu4fs::pool {
 namespace {
 
-// What data and metadata are allocated in, and what that costs.
+// The classes of data and metadata, and the cost of an allocation in them.
 void set_classes(raid::LogicalSpace& space, const format::Superblock& superblock,
                  const std::vector<OpenedChunk>& chunks) {
   u64 all = 0;

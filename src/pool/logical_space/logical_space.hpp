@@ -1,7 +1,7 @@
 // Builds the logical space of an opened pool in engine memory. Host only.
 //
-// Everything is laid out in one block, built as a host image where it is not zero, and copied in. One allocation is
-// made, for the lifetime of the mount.
+// Everything is in one block. Parts that are not zero are built as a host image and copied into it. There is one
+// allocation for the lifetime of the mount.
 #pragma once
 
 #include <vector>
@@ -15,17 +15,17 @@
 
 namespace gpu4fs::pool {
 
-// What may come while the pool is mounted.
+// Room for additions while the pool is mounted.
 struct SpaceRoom {
   u32 devices = 0;
   u32 chunks = 0;
-  u64 granules = 0;  // of logical space, behind the last chunk
+  u64 granules = 0;  // of logical space, after the last chunk
 };
 
-// `devices` in pool order, their `base` in the engine's address space (those marked as failed: any, and the greatest
-// size); `chunks` in any order. No chunk is loaded yet; `room` for more is left. `accessible` says whether the engine
-// reaches all data pages from the start; the header areas in front of them must be within its reach in any case.
-// PoolError: what does not fit together, in words; and what the allocator throws.
+// `devices` are in pool order, with their `base` in the engine's address space. Failed devices have any base and the
+// greatest size. `chunks` are in any order. No chunk is loaded yet; `room` for more is left. `accessible` says whether
+// the engine reaches all data pages from the start; it must always reach the header areas before them. PoolError says
+// which parts do not fit together. Exceptions of the allocator are passed on.
 raid::LogicalSpace build_logical_space(EngineAllocator& allocator, const format::Superblock& superblock,
                                        const std::vector<device::Device>& devices,
                                        const std::vector<OpenedChunk>& chunks, bool accessible,
