@@ -1,12 +1,11 @@
-// The other copies of a page: finding one that is good, and repairing those that are not.
+// The other copies of a page: finding a good one, and repairing bad ones.
 //
-// A page that has several places is read from one of them. If that one cannot be read or does not
-// match its checksum the others are tried in turn; the first that verifies is written over those
-// that did not, which is counted (raid/damage.hpp). Pages that commands can reach do not change
-// while somebody reads them (fs/fs_types.hpp), so a repair stores what was there before; two readers
-// that repair one page store the same.
+// A page with several copies is read from one of them. If this copy cannot be read or does not match its checksum, the
+// others are tried in turn. The first one that verifies is written over those that did not, which is counted
+// (raid/damage.hpp). Pages that commands can reach do not change while they are read (fs/fs_types.hpp), so a repair
+// stores the earlier content, and two readers that repair one page store the same bytes.
 //
-// Uniform; off every fast path.
+// Uniform; not on any fast path.
 #pragma once
 
 #include "base/copy.hpp"
@@ -18,7 +17,7 @@
 
 namespace gpu4fs::raid {
 
-// A copy of a page; `status` is what keeps it from being read.
+// A copy of a page; `status` says why it cannot be read.
 struct CopyPlan {
   Status status;
   u32 copy;
@@ -35,7 +34,7 @@ GPU4FS_FN inline CopyPlan plan_copy(const LogicalSpace& space, const PageLocatio
   return {Status::ok, copy, page_memory(space, location, copy), descriptor.low};
 }
 
-// Writes the page at `good` over copy `copy`. A device that cannot be written keeps what it has.
+// Writes the page at `good` over copy `copy`. If the device cannot be written, the copy stays as it is.
 template <class Group>
 GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy, const u8* good) {
   u8* memory = on_leader(g, [&]() -> u8* {
@@ -58,13 +57,13 @@ GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocatio
 // A copy that could not be read.
 struct BadCopy {
   u32 copy;
-  Status reason;  // checksum_mismatch, or what its device said
+  Status reason;  // checksum_mismatch, or the error of its device
 };
 
-// Finds another copy of the page at `location`, and repairs those that were met on the way.
-// Answers the copy's number and place. Status: checksum_mismatch, with `notes` entered into the table of
-// damage, when a copy was read and none verifies, or the reason. `verifies`: pages of this use have
-// a checksum. The caller keeps the page from being written meanwhile.
+// Finds another copy of the page at `location`, and repairs bad copies that it finds before. Returns the number and the
+// place of the copy. Status: if a copy was read and none verifies, checksum_mismatch, with `notes` also entered into
+// the table of damage; otherwise the reason. `verifies`: pages of this use have a checksum. The caller prevents writes
+// of the page meanwhile.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& space, const PageLocation& location,
                                                   BadCopy bad, bool verifies, bool notes) {

@@ -1,8 +1,8 @@
-// The table of damaged pages: what reading met that did not match its checksum.
+// The table of damaged pages: pages that were read and did not match their checksums.
 //
-// Reading notes a page here before it fails; whoever asked for the page names its owner afterwards. The table
-// is bounded: a page is entered once, and beyond its end damage is only counted. Entries leave it when the
-// page is found sound or free (scrub). All functions are called by one rank, take the table's lock for some
+// A reader records a page here before it fails. The command that needed the page adds the owner afterwards. The table
+// is bounded: a page is entered once, and damage beyond the end is only counted. An entry leaves the table when the
+// page is found to be valid or free (scrub). All functions are called by one rank, hold the table's lock for some
 // hundred cycles, and do nothing in a space without a table.
 #pragma once
 
@@ -28,7 +28,7 @@ struct DamageTable {
 
 namespace detail {
 
-// Index of the page's entry, entry_count: none. Under the lock.
+// Index of the page's entry, or entry_count if there is none. Under the lock.
 GPU4FS_FN inline u32 find_damage(const DamageTable& table, u64 address) {
   GPU4FS_CHECK_LE(table.entry_count, damage_entry_max);
   u32 index = 0;
@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void note_repair(const LogicalSpace& space, u32
   table.lock.unlock();
 }
 
-// Damaged pages among [address, address + page_count pages) belong to `inode`.
+// Records that damaged pages among [address, address + page_count pages) belong to `inode`.
 GPU4FS_FN GPU4FS_NOINLINE inline void name_damage(const LogicalSpace& space, u64 address, u64 page_count, u64 inode,
                                                   wire::DamageKind kind) {
   if (space.damage == nullptr) return;
@@ -89,7 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void name_damage(const LogicalSpace& space, u64
   table.lock.unlock();
 }
 
-// The page is sound, or free.
+// The page is valid or free.
 GPU4FS_FN GPU4FS_NOINLINE inline void forget_damage(const LogicalSpace& space, u64 address) {
   if (space.damage == nullptr) return;
   DamageTable& table = *space.damage;

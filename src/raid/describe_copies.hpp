@@ -1,9 +1,9 @@
-// Descriptors for pages of which only the sum of their digests is known, from whatever copies are good.
+// Descriptors for pages of which only the sum of their digests is known, from any good copies.
 //
-// A log record names pages and the sum of their digests (format/log_format.hpp), so a damaged copy shows in the sum
-// and not which one it is. Pages whose copies agree leave no choice; where they differ, every combination of the copies
-// of a few pages is tried. What is found good is written over the other copies. Pages that are good on one column, or
-// without some, have been tried before (raid/logged_pages.hpp).
+// A log record names pages and the sum of their digests (format/log_format.hpp). So the sum shows that a copy is
+// damaged, but not which one. Pages whose copies agree leave no choice. If copies differ, every combination of the
+// copies of a few pages is tried. Good pages are written over the other copies. Pages that are good on one column, or
+// without some columns, have already been tried (raid/logged_pages.hpp).
 #pragma once
 
 #include "base/group.hpp"
@@ -24,14 +24,14 @@ struct CopyChecksums {
 
 struct DoubtfulPage {
   u32 page;
-  u32 chosen;  // copy
+  u32 chosen;  // the chosen copy
   CopyChecksums copies;
 };
 
-// Which copies of the pages [0, page_count) sum up to a digest.
+// The search for copies of the pages [0, page_count) that sum up to a digest.
 struct DigestSearch {
   u64 agreed;          // sum over the pages whose copies agree
-  u32 doubtful_count;  // more than doubtful_page_max: too many
+  u32 doubtful_count;  // more than doubtful_page_max: too many to try
   u32 has_lost_page;   // no copy of a page could be read
   DoubtfulPage doubtful[doubtful_page_max];
 };
@@ -55,7 +55,7 @@ GPU4FS_FN inline void add_to_search(DigestSearch& search, u32 page, const CopyCh
   ++search.doubtful_count;
 }
 
-// The next combination of copies of the doubtful pages; false: that was the last one.
+// The next combination of copies of the doubtful pages; false after the last one.
 GPU4FS_FN inline bool next_combination(DigestSearch& search) {
   for (u32 i = 0; i < search.doubtful_count; ++i) {
     DoubtfulPage& page = search.doubtful[i];
@@ -69,7 +69,7 @@ GPU4FS_FN inline bool next_combination(DigestSearch& search) {
   return false;
 }
 
-// True if the doubtful pages have chosen copies that bring the sum to `digest`.
+// True if some choice of copies of the doubtful pages brings the sum to `digest`; it is then chosen.
 GPU4FS_FN inline bool find_choice(DigestSearch& search, u64 digest) {
   if (search.has_lost_page != 0 || search.doubtful_count > doubtful_page_max) return false;
   do {
@@ -97,11 +97,11 @@ GPU4FS_FN CopyChecksums hash_copies(Group g, const LogicalSpace& space, const Pa
   return copies;
 }
 
-// Of a page that has no choice.
+// For a page without a choice.
 inline constexpr u32 any_readable = copy_count_max;
 
-// Gives the page the descriptor of copy `chosen` (any_readable: of the first that can be read) and that copy's bytes to
-// those that have others.
+// Gives the page the descriptor of copy `chosen` (any_readable: of the first readable copy), and writes this copy's
+// bytes over copies that differ.
 template <class Group>
 GPU4FS_FN Status describe_as_copy(Group g, LogicalSpace& space, u64 address, u32 chosen) {
   const WritePlan plan = on_leader(g, [&] { return plan_description(space, address); });
@@ -123,9 +123,9 @@ GPU4FS_FN Status describe_as_copy(Group g, LogicalSpace& space, u64 address, u32
 
 }  // namespace detail
 
-// The pages at [address, address + page_count), of one chunk, whose copies are of no use column by column for
-// `reason`, get descriptors that sum up to `digest`. Status: checksum_mismatch: no choice of copies does; `reason` in
-// chunks without copies; as write_page(). Uniform.
+// Gives the pages at [address, address + page_count), of one chunk, descriptors that sum up to `digest`, if no single
+// column yields them because of `reason`. Status: checksum_mismatch if no choice of copies does; `reason` in chunks
+// without copies; the errors of write_page(). Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status describe_from_copies(Group g, LogicalSpace& space, u64 address, u32 page_count,
                                                       u64 digest, Status reason) {

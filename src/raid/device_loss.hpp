@@ -1,18 +1,18 @@
-// Devices that are missing or gave up, and how a pool goes on without them.
+// Devices that are missing or have failed, and how a pool continues without them.
 //
-// A device is lost for the whole mount: nothing reads or writes it any more (Device::failed). It may be lost while
-// every chunk with a column on it keeps enough of the others, and while one device with the chunk tree is left;
-// otherwise its errors are the client's. Lost are devices that were not there at the mount, that could not be written
-// or flushed, or that answered a read with device_failed.
+// A device is lost for the whole mount: it is neither read nor written afterwards (Device::failed). It may be lost
+// while every chunk with a column on it keeps enough of the others, and while one device with the chunk tree is left;
+// otherwise its errors go to the client. A device is lost if it was absent at the mount, could not be written or
+// flushed, or answered a read with device_failed.
 //
-// What a lost device misses must never be taken for the newest state, not even after a crash. So from the moment of
-// the loss nothing is acknowledged as durable before superblocks that name the device as stale are durable on those
-// that are left (`recorded`): fsync goes by checkpoints until then (engine/handlers/sync.hpp).
+// The outdated state of a lost device must never be taken for the newest one, not even after a crash. So after the loss
+// nothing is acknowledged as durable until superblocks that name the device as stale are durable on the remaining
+// devices (`recorded`). Until then fsync uses checkpoints (engine/handlers/sync.hpp).
 //
-// A lost device that superblocks name as stale can be rebuilt: from begin_rebuild() on everything that is written goes
-// to it too, while reads go on without it (it stays one of the lost ones for whoever counts them). When all that it
-// lacks has been written (raid/rebuild/), a checkpoint whose superblocks do not name it any more makes it a device like
-// the others. Until then a write that fails gives it up again, which costs nothing.
+// A lost device that superblocks name as stale can be rebuilt. From begin_rebuild() on, all writes go to it too, while
+// reads continue without it; it still counts as lost. When everything that it lacks has been written (raid/rebuild/), a
+// checkpoint whose superblocks do not name it makes it a device like the others. If a write fails before that, the
+// device is given up again, which costs nothing.
 //
 // Plain functions: one rank calls them, inside on_leader().
 #pragma once
@@ -30,24 +30,23 @@ namespace gpu4fs::raid {
 
 struct DeviceHealth {
   TicketLock lock;
-  u64 failed;                 // atomic, a bit a device: those that cannot be read
-  u64 rebuilding;             // atomic: of these, those that are written
-  u64 complete;               // of these, those that lack nothing any more
-  u64 completing;             // and that the checkpoint being written makes readable
+  u64 failed;                 // atomic, one bit for each device: those that cannot be read
+  u64 rebuilding;             // atomic: those of them that are written
+  u64 complete;               // those of them that lack nothing
+  u64 completing;             // and those that the checkpoint being written makes readable
   u64 staged;                 // those that the checkpoint being written names as stale
   u64 recorded;               // atomic: those that durable superblocks name as stale
-  u64 reported;               // those that the server knows of
-  const ChunkState* planned;  // chunks that superblocks being written name, and the table does not have yet
+  u64 reported;               // those that the server knows about
+  const ChunkState* planned;  // chunks that superblocks being written name and the table does not have yet
   u32 planned_count;
   u32 reserved;
   u32 read_errors[device_count_max];   // atomic
   u32 write_errors[device_count_max];  // atomic
   u32 flush_errors[device_count_max];  // atomic
-  u32 file_numbers
-      [device_count_max];  // what the server calls the file that is the device: 0, or RebuildTarget::file_number
+  u32 file_numbers[device_count_max];  // the server's number of the device's file: 0, or RebuildTarget::file_number
 };
 
-// A bit a device. Zero costs two loads of a line that nobody writes.
+// One bit for each device. Zero costs two loads of a line that nobody writes.
 GPU4FS_FN inline u64 failed_devices(const LogicalSpace& space) {
   return space.health == nullptr ? 0 : load<Order::relaxed, Scope::engine>(&space.health->failed);
 }
@@ -56,7 +55,7 @@ GPU4FS_FN inline u64 rebuilding_devices(const LogicalSpace& space) {
   return space.health == nullptr ? 0 : load<Order::relaxed, Scope::engine>(&space.health->rebuilding);
 }
 
-// Nothing is written to it.
+// The device is not written either.
 GPU4FS_FN inline bool device_has_failed(const LogicalSpace& space, u32 device) {
   GPU4FS_CHECK_LT(device, known_device_count(space));
   return device::has_failed(space.devices[device]);
@@ -72,7 +71,7 @@ GPU4FS_FN inline bool column_has_failed(const LogicalSpace& space, const ChunkSt
   return device_has_failed(space, chunk.columns[column].device);
 }
 
-// Of the place that holds a copy of a page.
+// Of the device that holds a copy of a page.
 GPU4FS_FN inline bool copy_has_failed(const LogicalSpace& space, const PageLocation& location, u32 copy) {
   return device_has_failed(space, page_place(space, location, copy).device);
 }
@@ -91,7 +90,7 @@ GPU4FS_FN inline u32 lost_column_count(const ChunkState& chunk, u64 devices) {
   return count;
 }
 
-// Whether the pool can do without the devices of the mask. Under the lock.
+// Whether the pool can work without the devices of the mask. Under the lock.
 GPU4FS_FN inline bool can_lose(const LogicalSpace& space, u64 devices) {
   for (u32 i = 0; i < chunk_count_of(space); ++i) {
     if (GPU4FS_MUTANT(device_loss_unbounded, lost_column_count(space.chunks[i], devices) > space.chunks[i].redundancy,
@@ -107,8 +106,8 @@ GPU4FS_FN inline bool can_lose(const LogicalSpace& space, u64 devices) {
   return tree_devices == 0 || (tree_devices & ~devices) != 0;
 }
 
-// The superblocks that are about to be written name these chunks, and the devices of `leaving` no more: nothing of the
-// pool is on those. False: a device is lost, so that nothing has changed.
+// The superblocks that are about to be written name these chunks, and do not name the devices of `leaving`, which hold
+// nothing of the pool. False: a device is lost, and nothing has changed.
 GPU4FS_FN GPU4FS_NOINLINE inline bool plan_chunks(const LogicalSpace& space, const ChunkState* chunks, u32 count,
                                                   u64 leaving) {
   if (space.health == nullptr) return leaving == 0;
@@ -127,7 +126,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool plan_chunks(const LogicalSpace& space, con
   return all_here;
 }
 
-// They are in the table.
+// The planned chunks are in the table.
 GPU4FS_FN inline void forget_planned_chunks(const LogicalSpace& space) {
   if (space.health == nullptr) return;
   space.health->lock.lock();
@@ -136,8 +135,8 @@ GPU4FS_FN inline void forget_planned_chunks(const LogicalSpace& space) {
   space.health->lock.unlock();
 }
 
-// Gives the device up, if the pool can do without it; one that is being rebuilt, always. False: it stays, and so do
-// its errors. One that has left the pool is no loss.
+// Gives the device up if the pool can work without it; a device that is being rebuilt can always be given up. False: it
+// stays in use, and its errors count. A device that has left the pool is not a loss.
 GPU4FS_FN GPU4FS_NOINLINE inline bool lose_device(const LogicalSpace& space, u32 device) {
   GPU4FS_CHECK_LT(device, known_device_count(space));
   if (space.health == nullptr) return false;
@@ -162,7 +161,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool lose_device(const LogicalSpace& space, u32
   return lost;
 }
 
-// A write of the device failed. True: the pool goes on without the device.
+// A write to the device failed. True: the pool continues without the device.
 GPU4FS_FN GPU4FS_NOINLINE inline bool tolerates_write_error(const LogicalSpace& space, u32 device) {
   if (device_has_failed(space, device)) return true;
   if (space.health == nullptr) return false;
@@ -177,15 +176,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool outlives_flush_error(const LogicalSpace& s
   return lose_device(space, device);
 }
 
-// A read failed: other copies may have the bytes. A device that is gone is asked no more; one with a bad place is.
+// A read failed; other copies may have the bytes. A device that is gone is not read again. A device with a bad sector
+// stays in use.
 GPU4FS_FN GPU4FS_NOINLINE inline void note_read_error(const LogicalSpace& space, u32 device, Status status) {
   if (space.health == nullptr || !device_is_readable(space, device)) return;
   fetch_add<Order::relaxed, Scope::engine>(&space.health->read_errors[device], 1u);
   if (status == Status::device_failed) (void)lose_device(space, device);
 }
 
-// Announces a read, and notes what an error of it means. One that was marked before is not reported: it may be that a
-// rebuild ends in between, and then it is as good as any other by the time of the report.
+// Announces a read, and records its error. A device that was already marked is not reported: a rebuild may end in
+// between, and the device is as good as any other at the time of the report.
 GPU4FS_FN inline Status begin_noted_read(const LogicalSpace& space, u32 device, u64 offset, u64 length) {
   if (!device_is_readable(space, device)) return Status::device_failed;
   const Status status = device::begin_read(space.devices[device], offset, length);
@@ -201,7 +201,7 @@ GPU4FS_FN inline bool has_unrecorded_loss(const LogicalSpace& space) {
                        (failed & ~load<Order::acquire, Scope::engine>(&space.health->recorded)) != 0, false);
 }
 
-// Gate closed: the devices that lack nothing now are those that the checkpoint makes readable.
+// Gate closed: the devices that are complete at this time become readable with the checkpoint.
 GPU4FS_FN inline void stage_rebuilt(const LogicalSpace& space) {
   if (space.health == nullptr) return;
   DeviceHealth& health = *space.health;
@@ -210,7 +210,7 @@ GPU4FS_FN inline void stage_rebuilt(const LogicalSpace& space) {
   health.lock.unlock();
 }
 
-// A bit a device: rebuilt ones, of which the superblocks being written say that they lack nothing.
+// One bit for each rebuilt device that the superblocks being written declare complete.
 GPU4FS_FN inline u64 rebuilt_devices(const LogicalSpace& space) {
   if (space.health == nullptr) return 0;
   space.health->lock.lock();
@@ -219,8 +219,8 @@ GPU4FS_FN inline u64 rebuilt_devices(const LogicalSpace& space) {
   return rebuilt;
 }
 
-// A checkpoint is about to write its superblocks: the devices that they name as stale. If one of the others is lost
-// from here on, the next checkpoint has to say so.
+// A checkpoint is about to write its superblocks: the devices that they name as stale. If another device is lost after
+// this, the next checkpoint has to name it.
 GPU4FS_FN inline u64 stage_losses(const LogicalSpace& space) {
   if (space.health == nullptr) return 0;
   DeviceHealth& health = *space.health;
@@ -232,12 +232,12 @@ GPU4FS_FN inline u64 stage_losses(const LogicalSpace& space) {
   return health.staged;
 }
 
-// Of superblocks that are written after others of their epoch: what these name.
+// For superblocks that are written after others of their epoch: the devices that these name.
 GPU4FS_FN inline u64 staged_losses(const LogicalSpace& space) {
   return space.health == nullptr ? 0 : space.health->staged;
 }
 
-// Its superblocks are durable: rebuilt devices are read again.
+// The superblocks are durable: rebuilt devices are read again.
 GPU4FS_FN inline void record_losses(const LogicalSpace& space) {
   if (space.health == nullptr) return;
   DeviceHealth& health = *space.health;
@@ -255,7 +255,7 @@ GPU4FS_FN inline void record_losses(const LogicalSpace& space) {
   health.lock.unlock();
 }
 
-// Of a lost device, while no step runs. Its Device, and the chunks' rebuild_todo, are set before.
+// For a lost device, while no step runs. Its Device, and the chunks' rebuild_todo, are set before.
 GPU4FS_FN inline void begin_rebuild(const LogicalSpace& space, u32 device) {
   GPU4FS_CHECK_LT(device, known_device_count(space));
   GPU4FS_CHECK(space.health != nullptr);
@@ -265,11 +265,11 @@ GPU4FS_FN inline void begin_rebuild(const LogicalSpace& space, u32 device) {
   GPU4FS_CHECK_NE((load<Order::relaxed, Scope::engine>(&health.failed)) & bit, u64{0});
   store<Order::relaxed, Scope::engine>(&space.devices[device].failed, u32{device::device_rebuilding});
   store<Order::release, Scope::engine>(&health.rebuilding, health.rebuilding | bit);
-  health.complete = 0;  // what was marked for this one is missing on others as well, as far as anybody knows
+  health.complete = 0;  // devices that were marked complete may lack the same pages, as far as is known
   health.lock.unlock();
 }
 
-// All that the devices lacked is written.
+// Everything that the devices lacked has been written.
 GPU4FS_FN inline void complete_rebuild(const LogicalSpace& space) {
   DeviceHealth& health = *space.health;
   health.lock.lock();
@@ -277,7 +277,7 @@ GPU4FS_FN inline void complete_rebuild(const LogicalSpace& space) {
   health.lock.unlock();
 }
 
-// Devices lost since the last call, for the server to tell. By one command at a time.
+// The devices lost since the last call, to be reported to the server. By one command at a time.
 GPU4FS_FN inline u64 take_unreported_losses(const LogicalSpace& space) {
   if (space.health == nullptr) return 0;
   const u64 failed = load<Order::acquire, Scope::engine>(&space.health->failed);
@@ -286,7 +286,7 @@ GPU4FS_FN inline u64 take_unreported_losses(const LogicalSpace& space) {
   return fresh;
 }
 
-// The copy that is read: the preferred one, or another if its device is lost.
+// The copy to read: the preferred one, or another one if its device is lost.
 GPU4FS_FN inline u32 copy_to_read(const LogicalSpace& space, const PageLocation& location) {
   const ChunkState& chunk = space.chunks[location.chunk];
   const u32 preferred = preferred_copy(chunk, location.page);
@@ -298,7 +298,7 @@ GPU4FS_FN inline u32 copy_to_read(const LogicalSpace& space, const PageLocation&
   return preferred;
 }
 
-// A bit a copy: those of the page that are written, at least one.
+// One bit for each copy of the page that is written, at least one.
 GPU4FS_FN inline u32 copies_to_write(const LogicalSpace& space, const PageLocation& location) {
   const u32 all = (1u << space.chunks[location.chunk].copy_count) - 1;
   if (failed_devices(space) == 0) return all;
@@ -309,7 +309,7 @@ GPU4FS_FN inline u32 copies_to_write(const LogicalSpace& space, const PageLocati
   return left;
 }
 
-// Of the chunk's pages [page, page + 64) those in `wanted` whose copy `copy` cannot be read.
+// Those of the chunk's pages [page, page + 64) in `wanted` whose copy `copy` cannot be read.
 GPU4FS_FN inline u64 pages_out_of_reach(const LogicalSpace& space, u32 chunk, u32 copy, u64 page, u64 wanted) {
   if (failed_devices(space) == 0) return 0;
   u64 lost = 0;

@@ -1,13 +1,13 @@
-// Pages that a record of the operation log names: were they written before the end, and what makes them redundant?
+// Pages that a record of the operation log names: whether they were completely written, and how they get redundancy.
 //
-// A record has one digest over the pages of an extent. Of those that nobody was promised any part may be on the medium,
-// pages, copies and parities alike; of those that were promised everything is, but devices may have been lost since.
-// So the pages are tried as they stand, then without this or that set of columns, made from the rest of their rows, or
-// from their other copies; the first outcome with the digest is what was written. Then pages, copies and parities that
-// differ from it are written again: an operation that the recovery accepts outlives later losses, whether or not its
-// parities were durable. What already fits is not touched, so a crash in between takes nothing from a row.
+// A record has one digest over the pages of an extent. If the extent was not synced, any part of it may be on the
+// medium: pages, copies and parities. If it was synced, all of it is, but devices may have been lost since then. So the
+// pages are first tried as they are. Then they are tried without each set of columns, computed from the rest of their
+// rows or read from their other copies. The first result with the right digest is used. Pages, copies and parities that
+// differ from it are written again. So an operation that the recovery accepts survives later losses, whether or not its
+// parities were durable. Content that is already right is not written, so a crash in between does not damage a row.
 //
-// Before any command runs. Uniform.
+// Runs before any command. Uniform.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -17,7 +17,7 @@
 
 namespace gpu4fs::raid {
 
-// Pages that are read for trying sets of columns; at least each column alone is tried.
+// Limit of the pages that are read to try sets of columns; at least each column alone is tried.
 inline constexpr u64 logged_pages_tried_max = u64{1} << 22;
 
 namespace detail {
@@ -34,7 +34,7 @@ GPU4FS_FN inline u32 column_of_page(const ChunkState& chunk, u64 page) {
   return with_level(chunk.level, [&](auto level) { return level.map(geometry_of(chunk), page, 0).column; });
 }
 
-// The row without the columns of `lost` and what cannot be read, for making the page of slot `target`.
+// The row without the columns of `lost` and without unreadable pages, for computing the page of slot `target`.
 GPU4FS_FN inline Losses losses_without(const LogicalSpace& space, const RowView& view, u32 target, u64 lost) {
   const ChunkState& chunk = space.chunks[view.chunk];
   Losses losses = find_losses(space, view, target);
@@ -50,7 +50,7 @@ GPU4FS_FN inline Losses losses_without(const LogicalSpace& space, const RowView&
   return losses;
 }
 
-// The page as the rest of its row has it, to `destination`. checksum_mismatch: there is too little of it.
+// Computes the page from the rest of its row into `destination`. checksum_mismatch: too little of the row is left.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status make_logged_page(Group g, const LogicalSpace& space, const PageLocation& location,
                                                   u64 lost, u8* destination) {
@@ -72,13 +72,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status make_logged_page(Group g, const LogicalSpace& s
   return Status::ok;
 }
 
-// Where the page is read without the columns of `lost`: its first copy elsewhere, or `scratch`.
+// The place from which the page is read without the columns of `lost`: its first copy elsewhere, or `scratch`.
 template <class Group>
 GPU4FS_FN Status find_logged_page(Group g, const LogicalSpace& space, const PageLocation& location, u64 lost,
                                   u32 scratch, const u8** memory) {
   struct Place {
     Status status;
-    u32 has_row;  // it can be made from the rest of its row
+    u32 has_row;  // it can be computed from the rest of its row
     const u8* memory;
   };
   const Place place = on_leader(g, [&] {
@@ -102,7 +102,7 @@ GPU4FS_FN Status find_logged_page(Group g, const LogicalSpace& space, const Page
   return make_logged_page(g, space, location, lost, to) == Status::ok ? Status::ok : place.status;
 }
 
-// Whether the pages have the digest without the columns of `lost`. Describes them as they are then.
+// Whether the pages have the digest without the columns of `lost`. Their descriptors are set accordingly.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_logged_pages(Group g, LogicalSpace& space, const LoggedRun& run, u64 lost,
                                                   u32 scratch) {
@@ -121,7 +121,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_logged_pages(Group g, LogicalSpace& space, 
   return GPU4FS_MUTANT(log_digest_ignored, digest == run.digest, true) ? Status::ok : Status::checksum_mismatch;
 }
 
-// The next set of as many of `count` columns, 0: that was the last.
+// The next set with the same number of the `count` columns; 0 after the last one.
 GPU4FS_FN constexpr u64 next_set(u64 set, u32 count) {
   const u64 lowest = set & (~set + 1);
   const u64 ripple = set + lowest;
@@ -130,7 +130,7 @@ GPU4FS_FN constexpr u64 next_set(u64 set, u32 count) {
   return count < 64 && next >> count != 0 ? 0 : next;
 }
 
-// Finds columns without which the pages have the digest, few of them if there is a choice.
+// Finds columns without which the pages have the digest, as few of them as possible.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_logged_pages(Group g, LogicalSpace& space, const LoggedRun& run, u32 scratch,
                                                    u64* lost) {
@@ -143,7 +143,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_logged_pages(Group g, LogicalSpace& space,
     if (try_logged_pages(g, space, run, *lost, scratch) == Status::ok) return Status::ok;
   }
   if (chunk.parity_count == 0) return first;
-  // Where the pages of an earlier record were lost, those of others are.
+  // If the pages of an earlier record were lost on these columns, others probably are too.
   const u64 hint = on_leader(g, [&] {
     u64 columns = 0;
     for (u32 column = 0; column < chunk.column_count; ++column) {
@@ -164,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_logged_pages(Group g, LogicalSpace& space,
   return first;
 }
 
-// Copies of the page that differ from what was accepted are written again.
+// Rewrites copies of the page that differ from the accepted content.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void settle_copies(Group g, const LogicalSpace& space, const PageLocation& location, u64 lost,
                                              u32 scratch) {
@@ -179,7 +179,7 @@ GPU4FS_FN GPU4FS_NOINLINE void settle_copies(Group g, const LogicalSpace& space,
   }
 }
 
-// The row of `page`, if that is the run's first one in it.
+// The row of `page`, if this is the first page of the run in that row.
 struct FirstOfRow {
   u32 is_first;
   RowView view;
@@ -193,8 +193,8 @@ GPU4FS_FN inline FirstOfRow first_of_row(const LogicalSpace& space, const Logged
   return found;
 }
 
-// Parities of the row that differ from the sums of its pages are written again, whatever of these had to be made from
-// the others; not those of a row that another extent has a page of which is not accepted yet.
+// Rewrites parities of the row that differ from the sums of its pages, some of which may have been computed from
+// others. A row is skipped if it has a page of another extent that is not accepted yet.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void settle_row(Group g, const LogicalSpace& space, const RowView& view, u64 lost,
                                           u32 scratch) {
@@ -221,9 +221,9 @@ GPU4FS_FN void settle_rows(Group g, const LogicalSpace& space, const LoggedRun& 
 
 }  // namespace detail
 
-// The pages of an extent of a record, which the caller has adopted, get descriptors and all that makes them
-// redundant, if `digest` is that of what was written. Status: checksum_mismatch if it is not; what a device says that
-// cannot be read, if there is nothing else to read.
+// Gives the pages of an extent of a record, which the caller has adopted, descriptors and full redundancy, if their
+// digest is `digest`. Status: checksum_mismatch if it is not; the error of a device that cannot be read, if there is
+// nothing else to read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status accept_logged_pages(Group g, LogicalSpace& space, u64 address, u32 page_count,
                                                      u64 digest) {
@@ -249,7 +249,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status accept_logged_pages(Group g, LogicalSpace& spac
       return_scratch(space, scratch);
     });
   }
-  // Pages that are good on different columns.
+  // The pages may be good on different columns.
   return status == Status::ok ? status : describe_from_copies(g, space, address, page_count, digest, status);
 }
 

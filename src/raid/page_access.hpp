@@ -1,10 +1,10 @@
-// Announcing accesses to pages of the space to their devices' stacks (device/device_access.hpp).
+// Announces accesses to pages of the space to the stacks of their devices (device/device_access.hpp).
 //
-// Plain functions: one rank calls them, inside on_leader(). A space without stacks and lost devices costs two tests a
-// call, which is one for a run of pages.
+// Plain functions: one rank calls them, inside on_leader(). In a space without stacks and lost devices a call costs two
+// tests, and there is one call for a run of pages.
 //
-// Lost devices (raid/device_loss.hpp) answer device_failed. Writing all copies passes them over; a device that cannot
-// be written becomes one, if the pool can do without it.
+// Lost devices (raid/device_loss.hpp) answer device_failed. A write of all copies skips them. A device that cannot be
+// written becomes a lost one if the pool can work without it.
 #pragma once
 
 #include "device/device_access.hpp"
@@ -27,7 +27,7 @@ GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
   return !is_stacked(space) && failed_devices(space) == 0;
 }
 
-// Of `page_count` pages that lie together (contiguous_pages()), in one of their copies.
+// For `page_count` pages that are contiguous (contiguous_pages()), in one of their copies.
 GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location, u64 page_count,
                                         u32 copy) {
   if (is_plain(space)) return Status::ok;
@@ -49,7 +49,7 @@ GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocati
   device::end_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
-// Of any `page_count` pages of one chunk, in all copies that are left.
+// For any `page_count` pages of one chunk, in all remaining copies.
 GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
   if (is_plain(space)) return Status::ok;
   const ChunkState& chunk = space.chunks[location.chunk];
@@ -65,7 +65,7 @@ GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageL
   return Status::ok;
 }
 
-// Of pages that lie together, in all copies that are left; one at least.
+// For contiguous pages, in all remaining copies, at least one.
 GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
   if (is_plain(space)) return Status::ok;
   u32 begun = 0;
@@ -91,7 +91,7 @@ GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocati
   }
 }
 
-// Of pages [first, first + count) of a column's header area.
+// For pages [first, first + count) of a column's header area.
 GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
                                           u64 count) {
   if (is_plain(space)) return Status::ok;
@@ -99,7 +99,8 @@ GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const Chunk
   return begin_noted_read(space, state.device, state.header_offset + first * page_size, count * page_size);
 }
 
-// On an error the column's device may have become a lost one (column_has_failed()): then the caller goes on without it.
+// On an error the column's device may have become a lost one (column_has_failed()); then the caller continues without
+// it.
 GPU4FS_FN inline Status begin_header_write(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
                                            u64 count) {
   if (is_plain(space)) return Status::ok;

@@ -1,25 +1,24 @@
-// Reading and writing single pages of the logical space.
+// Reads and writes single pages of the logical space.
 //
-// Each page has a descriptor in engine memory with the XXH3-64 of its bytes, seeded with its
-// logical address. Reading verifies it before a byte is given out, so neither damaged nor
-// misdirected pages become data. Writing computes it from the bytes that were stored, while they
-// are copied: memory is read once. A page whose write did not finish has a descriptor that does not
-// match, which nobody reads: no committed pointer leads there.
+// Each page has a descriptor in engine memory with the XXH3-64 of its bytes, seeded with its logical address. A read
+// verifies it before it returns any byte, so neither damaged nor misdirected pages are taken for data. A write computes
+// it from the stored bytes while they are copied, so memory is read once. An unfinished write leaves a descriptor that
+// does not match. Nobody reads such a page, because no committed pointer leads to it.
 //
-// All functions are uniform. They synchronise the group: what was written before the call by any
-// rank is seen, and the result is visible to every rank after it. Other groups see a written page
-// after the usual release and acquire (lock, gate, completion).
+// All functions are uniform. They synchronise the group: they see writes that any rank made before the call, and every
+// rank sees the result after it. Other groups see a written page after the usual release and acquire (lock, gate,
+// completion).
 //
-// With `data_checksums` off, pages accessed as PageUse::data carry no checksum; a page must be read
-// with the use that it was written with. Metadata always has one.
+// With `data_checksums` off, pages accessed as PageUse::data have no checksum. A page must be read with the use with
+// which it was written. Metadata always has a checksum.
 //
-// A page with several copies is written to all of them; one that is bad when it is read is replaced
-// by another (raid/copies.hpp). A page of a row with parities is written with them, and made from the rest
-// of the row when it is bad (raid/parity).
+// A page with several copies is written to all of them. A copy that is found bad by a read is replaced by another one
+// (raid/copies.hpp). A page of a row with parities is written together with them, and computed from the rest of the row
+// if it is bad (raid/parity).
 //
-// Status: checksum_mismatch (nothing of the page is at the destination of a read), corrupt_structure for an
-// address that no page has and for a write to a free page, chunk_not_mapped (chunk_of() names the chunk),
-// device_failed, medium_error, and for writing data of chunks with parities retry_after_checkpoint.
+// Status: checksum_mismatch (no part of the page is at the destination of a read), corrupt_structure for an address
+// that no page has and for a write to a free page, chunk_not_mapped (chunk_of() names the chunk), device_failed,
+// medium_error, and for writes of data in chunks with parities retry_after_checkpoint.
 #pragma once
 
 #include "base/access.hpp"
@@ -51,7 +50,7 @@ struct ReadPlan {
   const u8* memory;
   u64 checksum;
   PageLocation location;
-  u32 scratch;  // that `memory` lies in, or no_scratch; end_read() gives it back
+  u32 scratch;  // the page with `memory`, or no_scratch; end_read() returns it
   u32 reserved;
 };
 
@@ -71,7 +70,7 @@ GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 
   return plan;
 }
 
-// True if a page that could not be read for `reason` may come from elsewhere.
+// True if the content of a page that could not be read for `reason` may come from elsewhere.
 GPU4FS_FN inline bool has_other_copies(const LogicalSpace& space, const PageLocation& location, Status reason) {
   const bool copy_is_at_fault =
       reason == Status::checksum_mismatch || reason == Status::medium_error || reason == Status::device_failed;
@@ -84,7 +83,7 @@ GPU4FS_FN inline void end_read(const LogicalSpace& space, const ReadPlan& plan) 
   if (plan.scratch != no_scratch) return_scratch(space, plan.scratch);
 }
 
-// The page as the rest of its row has it takes the place of the planned one, and is written over it.
+// Computes the page from the rest of its row, uses it instead of the planned one and writes it over the bad page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status use_rest_of_row(Group g, const LogicalSpace& space, ReadPlan* plan, Status reason,
                                                  bool verifies) {
@@ -105,7 +104,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_rest_of_row(Group g, const LogicalSpace& sp
   return Status::ok;
 }
 
-// Another copy takes the place of the planned one, which could not be read for `reason`.
+// Uses another copy instead of the planned one, which could not be read for `reason`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& space, ReadPlan* plan, Status reason,
                                                 bool verifies) {
@@ -132,7 +131,7 @@ struct WritePlan {
   u32 birth_epoch;
   u8* memory;  // of the first of `copies`
   PageLocation location;
-  u32 copies;  // a bit a copy: that are written
+  u32 copies;  // one bit for each copy that is written
   u32 reserved;
 };
 
@@ -141,8 +140,8 @@ GPU4FS_FN inline u32 first_copy(u32 copies) {
   return static_cast<u32>(count_trailing_zeros(u64{copies}));
 }
 
-// Where copies of a run begin: a rank of a warp knows that of its number, found before the first page is loaded; a Lane
-// looks.
+// The beginnings of a run's copies. A rank of a warp has the one of its own number, found before the first page is
+// loaded. A Lane looks it up.
 template <class Group>
 struct CopyMemory {
   const LogicalSpace* space;
@@ -168,7 +167,7 @@ struct CopyMemory {
   }
 };
 
-// Brings the other copies of a page whose first one has just been written in line. Inside begin and
+// Writes a page whose first copy has just been written to its other copies. Between begin_page_write() and
 // end_page_write().
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mirror_copies(Group g, const LogicalSpace& space, const WritePlan& plan) {
@@ -189,22 +188,22 @@ GPU4FS_FN inline void choose_copies(const LogicalSpace& space, WritePlan* plan) 
   plan->memory = page_memory(space, plan->location, first_copy(plan->copies));
 }
 
-// Of a page whose descriptor will be changed; nothing is announced yet.
+// For a page whose descriptor will change; nothing is announced yet.
 GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 address) {
   WritePlan plan{};
   plan.status = find_page(space, address, &plan.location);
   if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
   if (plan.status != Status::ok) return plan;
   const ChunkState& chunk = space.chunks[plan.location.chunk];
-  // An unwritten block is filled where it is; on a damaged medium another map may name it too and have freed it.
+  // An unwritten block is filled in place; on a damaged medium another map may also name it and have freed it.
   if (!page_bit(chunk.bitmaps.busy, plan.location.page)) {
     plan.status = Status::corrupt_structure;
     return plan;
   }
   GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
   if (chunk.parity_count == 0) choose_copies(space, &plan);
-  // A stable page is written by the checkpoint that made it stable, whose epoch is the one before
-  // the open one, or it is an unwritten block being filled, for which one epoch less does no harm.
+  // A stable page is written either by the checkpoint that made it stable, whose epoch is the one before the open one,
+  // or as a part of an unwritten block that is being filled. For the latter one epoch less does no harm.
   const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
   GPU4FS_CHECK_GT(epoch, u64{1});
   plan.birth_epoch = static_cast<u32>(page_bit(chunk.bitmaps.stable, plan.location.page) ? epoch - 1 : epoch);
@@ -215,8 +214,8 @@ GPU4FS_FN inline bool is_in_rows(const LogicalSpace& space, const WritePlan& pla
   return plan.status == Status::ok && space.chunks[plan.location.chunk].parity_count != 0;
 }
 
-// Unless the page is in rows, which announce themselves, finish_write() or end_page_write() must follow if the status
-// is ok.
+// Unless the page is in rows, whose code announces its own accesses, finish_write() or end_page_write() must follow if
+// the status is ok.
 GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   WritePlan plan = plan_description(space, address);
   if (plan.status != Status::ok || is_in_rows(space, plan)) return plan;
@@ -225,7 +224,7 @@ GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   return plan;
 }
 
-// After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the
+// Called after the page's bytes are written. The dirty bit is set last, so a checkpoint that sees it also sees the
 // descriptor.
 GPU4FS_FN inline void put_descriptor(LogicalSpace& space, const WritePlan& plan, u64 checksum, u32 flags = 0) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
@@ -269,7 +268,7 @@ GPU4FS_FN Status write_in_rows(Group g, LogicalSpace& space, const PageLocation&
 
 }  // namespace detail
 
-// Verifies the page at `address` and copies the range of it to `destination`, any alignment.
+// Verifies the page at `address` and copies the range of it to `destination`, which has any alignment.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& space, u64 address, ByteRange range,
                                                  void* destination, PageUse use = PageUse::metadata) {
@@ -304,8 +303,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page(Group g, const LogicalSpace& space, u
   return read_page_range(g, space, address, whole_page(), destination, use);
 }
 
-// Writes the 4096 bytes at `source` (any alignment; they may change meanwhile, the page stays
-// consistent) to the page at `address`, which the caller has allocated.
+// Writes the 4096 bytes at `source` to the page at `address`, which the caller has allocated. `source` has any
+// alignment. Its bytes may change meanwhile; the page stays consistent.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address, const void* source,
                                             PageUse use = PageUse::metadata) {
@@ -324,12 +323,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
   return Status::ok;
 }
 
-// A page that is made of an old one and new bytes.
+// A page that is composed of an old page and new bytes.
 struct PageMerge {
   u64 address;         // of the new page
-  u64 old_address;     // no_address: zeros. It may be the same, but not in chunks with parities
-  ByteRange range;     // what is replaced
-  const void* source;  // by these bytes, of any alignment; nullptr: by zeros
+  u64 old_address;     // no_address: zeros. It may be the same page, but not in chunks with parities
+  ByteRange range;     // the bytes that are replaced
+  const void* source;  // the new bytes, of any alignment; nullptr: zeros
   PageUse use = PageUse::metadata;
 
   GPU4FS_FN detail::NewBytes new_bytes() const { return {range, static_cast<const u8*>(source)}; }
@@ -337,8 +336,8 @@ struct PageMerge {
 
 namespace detail {
 
-// The merged page of a chunk with parities is put together in engine memory: it is written once.
-// *old_is_bad: whether the old page is why it failed.
+// In a chunk with parities the merged page is composed in engine memory, because it is written once. *old_is_bad:
+// whether it failed because of the old page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, const WritePlan& plan, ReadPlan* read,
                                                 PageMerge merge, bool* old_is_bad) {
@@ -361,14 +360,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, co
   return status;
 }
 
-// Into all copies of the page at `address`, which may be the old one. What fails is reading the old one.
+// Merges into all copies of the page at `address`, which may be the old one. Only reading the old page can fail.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space, const WritePlan& plan, ReadPlan* read,
                                                    PageMerge merge) {
   const MergeTarget target{plan.memory, merge.address, has_checksum(space, merge.use)};
   const bool in_place = merge.old_address == merge.address;
   for (u32 attempt = 0;; ++attempt) {
-    // The copies have been repaired if there was anything to repair, so the first is as good as the one found.
+    // The copies have been repaired if necessary, so the first one is as good as the one found.
     const u8* old_memory = in_place ? plan.memory : read != nullptr ? read->memory : nullptr;
     const OldPage old = read != nullptr ? OldPage{old_memory, merge.old_address, read->checksum} : OldPage{};
     const MergeResult result = merge_page(g, target, old, merge.new_bytes());
@@ -392,9 +391,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
 
 }  // namespace detail
 
-// Makes and writes the new page. The old one is verified unless all of it is replaced; on checksum_mismatch the page at
-// merge.address has undefined content, or, if it is the old one, is unchanged. *old_is_bad: whether a status that is
-// not ok says that the old page cannot be read, rather than that the new one cannot be written.
+// Composes and writes the new page. The old one is verified unless all of it is replaced. After checksum_mismatch the
+// page at merge.address has undefined content or, if it is the old one, is unchanged. *old_is_bad tells what a status
+// other than ok means: the old page cannot be read, or (false) the new one cannot be written.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, PageMerge merge,
                                                    bool* old_is_bad = nullptr) {
@@ -410,7 +409,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
   Status status = Status::ok;
   bool read_failed = false;
   if (has_old) {
-    // What is replaced where it stands is merged into the first copy that is written.
+    // A replacement in place is merged into the first copy that is written.
     read = on_leader(g, [&] { return detail::plan_old_page(space, merge.old_address, in_place); });
     status = read.status;
     if (status != Status::ok) {

@@ -1,7 +1,7 @@
-// A page made of an old page and new bytes. Internal to raid/page_io.
+// A page composed of an old page and new bytes. Internal to raid/page_io.
 //
-// A warp merges in registers, a Lane in a buffer of its own. The checksum is that of what was merged: what stands at
-// the target is not read again, so that nothing that comes over it meanwhile gets a checksum that fits.
+// A warp merges in registers, a Lane in a buffer of its own. The checksum is that of the merged bytes: the target is
+// not read again, so bytes that overwrite it meanwhile never get a matching checksum.
 #pragma once
 
 #include "base/config.hpp"
@@ -24,10 +24,10 @@ struct OldPage {
 struct MergeTarget {
   u8* memory;  // may be the old page
   u64 address;
-  bool has_checksum;  // pages of this use have one: verify the old, compute the new
+  bool has_checksum;  // pages of this use have a checksum: verify the old one, compute the new one
 };
 
-// What replaces bytes of the old page.
+// The bytes that replace a part of the old page.
 struct NewBytes {
   ByteRange range;
   const u8* bytes;  // nullptr: zeros
@@ -38,7 +38,7 @@ struct MergeResult {
   u64 checksum;      // of the new page
 };
 
-// Sixteen bytes from any alignment. Touches only aligned chunks that hold one of them.
+// Sixteen bytes of any alignment. Reads only aligned chunks that hold one of them.
 GPU4FS_FN inline Vector16 load_unaligned_16(const u8* source) {
 #if GPU4FS_DEVICE_CODE
   const u32 shift = gpu4fs::detail::misalignment_16(source);
@@ -59,7 +59,7 @@ GPU4FS_FN inline Vector16 with_byte(Vector16 chunk, u32 index, u8 value) {
   return chunk;
 }
 
-// In the page held in registers.
+// Merges in the page held in registers.
 template <class Group>
 GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, const NewBytes& replaced) {
   const u32 from = replaced.range.from;
@@ -116,7 +116,7 @@ GPU4FS_FN inline MergeResult merge_in_buffer(Lane g, const MergeTarget& target, 
   return {true, target.has_checksum ? xxh3_page(g, page, target.address) : 0};
 }
 
-// Writes the merged page to the target, or, if the old one is damaged, nothing. Does not synchronise.
+// Writes the merged page to the target, or nothing if the old page is damaged. Does not synchronise.
 template <class Group>
 GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPage& old, const NewBytes& replaced) {
   GPU4FS_CHECK(target.memory != nullptr);

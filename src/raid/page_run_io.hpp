@@ -1,10 +1,10 @@
-// Reading and writing runs of whole pages of the logical space.
+// Reads and writes runs of whole pages of the logical space.
 //
-// Same bytes, checks and descriptors as reading and writing page by page (raid/page_io.hpp), with one
-// translation for the run and, on a warp, the next page's bytes on their way from the medium or the
-// client while one page is hashed: what keeps the bus full is loads in flight.
+// Bytes, checks and descriptors are the same as for single pages (raid/page_io.hpp), with one translation for the run.
+// On a warp the next page's bytes are loaded from the medium or the client while one page is hashed: loads in flight
+// keep the bus full.
 //
-// A run lies in one chunk. All functions are uniform and synchronise the group, as those of page_io.
+// A run lies in one chunk. All functions are uniform and synchronise the group, like those of page_io.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -15,21 +15,21 @@
 namespace gpu4fs::raid {
 namespace detail {
 
-// Pages that are planned at once: one descriptor a rank of a warp.
+// Pages that are planned together: one descriptor for each rank of a warp.
 inline constexpr u32 run_page_max = warp_size;
 
 struct RunPlan {
   Status status;
-  u32 page_count;  // of the wanted ones
-  u32 copy;        // that is read
-  u32 copies;      // a bit a copy: that are written
-  u8* memory;      // of the copy that is read, or of the first that is written
-  u32 is_spread;   // 1: the pages do not follow each other
+  u32 page_count;  // of the requested pages
+  u32 copy;        // the copy that is read
+  u32 copies;      // one bit for each copy that is written
+  u8* memory;      // of the copy that is read, or of the first copy that is written
+  u32 is_spread;   // 1: the pages are not contiguous
   u32 reserved;
   PageLocation location;
 };
 
-// Where the pages begin, which lie in one chunk that can be used.
+// The beginning of the pages, which lie in one usable chunk.
 GPU4FS_FN inline Status find_run(const LogicalSpace& space, u64 address, u64 page_count, PageLocation* location) {
   GPU4FS_TRY(find_page(space, address, location));
   GPU4FS_TRY(chunk_state(space, location->chunk));
@@ -58,8 +58,8 @@ GPU4FS_FN inline u32 run_bits(const u64* bitmap, u64 page, u32 count) {
   return static_cast<u32>(bits) & static_cast<u32>((u64{1} << count) - 1);
 }
 
-// How many of the pages can be read in one run though they do not follow each other: up to the first one on a lost
-// device; 0 where accesses are announced.
+// How many of the pages can be read in one run although they are not contiguous: up to the first one on a lost device;
+// 0 if accesses are announced.
 GPU4FS_FN inline u32 spread_pages(const LogicalSpace& space, const RunPlan& plan, u32 wanted) {
   if (space.chunks[plan.location.chunk].copy_count != 1 || is_stacked(space)) return 0;
   if (failed_devices(space) == 0) return wanted;
@@ -82,7 +82,7 @@ GPU4FS_FN inline RunPlan plan_run_to_read(const LogicalSpace& space, u64 address
   return plan;
 }
 
-// Where the pages of a run are: one behind the other, or, of a spread run, each where its rank found it.
+// The places of a run's pages: contiguous or, in a spread run, where each rank found its page.
 template <bool is_spread, class Group>
 struct RunPages {
   const LogicalSpace* space;
@@ -110,8 +110,8 @@ struct RunPages {
   }
 };
 
-// How many pages were verified and given out; the one behind them is damaged. What becomes of that is the
-// caller's: calls inside the loop would cost registers of the loads in flight.
+// Returns how many pages were verified and copied; the next one is damaged. The caller handles the damage: calls inside
+// the loop would take registers from the loads in flight.
 template <bool is_spread, class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, const RunPlan& plan, u64 address,
                                            u8* destination, bool verifies) {
@@ -144,8 +144,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
   return plan.page_count;
 }
 
-// The page at `address`, which could not be read as part of a run for `reason`, on its own, from whatever copy
-// is good.
+// Reads the page at `address`, which could not be read in a run for `reason`, separately, from any good copy.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_apart(Group g, const LogicalSpace& space, u64 address, u8* destination,
                                             PageUse use, Status reason) {
@@ -158,7 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_apart(Group g, const LogicalSpace& space, 
   return reason;
 }
 
-// One page, from any alignment; the hash is that of the bytes written, whatever becomes of the source.
+// One page of any alignment. The hash is that of the bytes written, even if the source changes meanwhile.
 template <class Group>
 GPU4FS_FN u64 write_one(Group g, PageRegisters<Group>& page, u8* memory, u64 address, bool hashes) {
   if constexpr (Group::size() == 1) {
@@ -171,7 +170,7 @@ GPU4FS_FN u64 write_one(Group g, PageRegisters<Group>& page, u8* memory, u64 add
   }
 }
 
-// The same page, as it was stored, into its other copies.
+// Writes the same page, as it was stored, to its other copies.
 template <class Group>
 GPU4FS_FN void write_other_copies(Group g, const PageRegisters<Group>& page, const CopyMemory<Group>& others,
                                   const RunPlan& plan, u32 index) {
@@ -186,14 +185,14 @@ GPU4FS_FN void write_other_copies(Group g, const PageRegisters<Group>& page, con
   }
 }
 
-// As plan_write() has it: a stable page is an unwritten block being filled.
+// As in plan_write(): a stable page belongs to an unwritten block that is being filled.
 struct RunBirth {
   u64 epoch;
-  u32 stable;  // a bit a page
+  u32 stable;  // one bit for each page
   u32 reserved;
 };
 
-// A warp with an aligned source has the next page on its way and calls nothing meanwhile.
+// With an aligned source a warp loads the next page meanwhile and calls no function.
 template <bool is_aligned_source, class Group>
 GPU4FS_FN PageRegisters<Group> load_source(Group g, const u8* source) {
   if constexpr (is_aligned_source) {
@@ -237,14 +236,14 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
   });
 }
 
-// True if the pages are read by rows: devices are lost, and the chunk has parities.
+// True if the pages are read by rows: devices are lost and the chunk has parities.
 GPU4FS_FN inline bool reads_rows(const LogicalSpace& space, u64 address) {
   PageLocation location{};
   return failed_devices(space) != 0 && find_page(space, address, &location) == Status::ok &&
          space.chunks[location.chunk].parity_count != 0;
 }
 
-// Its pages that are wanted, each from whatever can be read; `address`: of the target's first page.
+// The requested pages of the target, each from any readable source; `address` is that of the target's first page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_row_by_pages(Group g, const LogicalSpace& space, u64 address,
                                                    const RowTarget& target, u64 row, PageUse use) {
@@ -289,8 +288,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_in_rows(Group g, const LogicalSpace& space
 
 }  // namespace detail
 
-// Reads `page_count` > 0 pages from `address` on to `destination` (any alignment), each verified before it is
-// given out. Status as read_page; on checksum_mismatch pages before the damaged one may have been given out.
+// Reads `page_count` > 0 pages from `address` on to `destination` (any alignment). Each page is verified before it is
+// copied there. Status as for read_page; after checksum_mismatch, pages before the damaged one may have been copied.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, u64 address, u32 page_count,
                                             u8* destination, PageUse use) {
@@ -323,7 +322,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
 
 namespace detail {
 
-// True if all pages of [page, page + count) are taken.
+// True if all pages of [page, page + count) are allocated.
 GPU4FS_FN inline bool all_busy(const ChunkState& chunk, u64 page, u64 count) {
   for (u64 done = 0; done < count; done += run_page_max) {
     const u32 here = static_cast<u32>(minimum<u64>(count - done, run_page_max));
@@ -332,7 +331,7 @@ GPU4FS_FN inline bool all_busy(const ChunkState& chunk, u64 page, u64 count) {
   return true;
 }
 
-// Where a run of a chunk with parities begins; status exists: the chunk has none.
+// The beginning of a run in a chunk with parities; status exists: the chunk has none.
 GPU4FS_FN inline WritePlan plan_rows(const LogicalSpace& space, u64 address, u64 page_count) {
   WritePlan plan = plan_description(space, address);
   if (plan.status != Status::ok) return plan;
@@ -347,8 +346,8 @@ GPU4FS_FN inline WritePlan plan_rows(const LogicalSpace& space, u64 address, u64
 
 }  // namespace detail
 
-// Writes `page_count` > 0 pages from `source` (any alignment; it may change meanwhile, the pages stay
-// consistent) to `address` on; the caller has allocated them. Status as write_page.
+// Writes `page_count` > 0 pages from `source` to `address`. `source` has any alignment and may change meanwhile; the
+// pages stay consistent. The caller has allocated them. Status as for write_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 address, u32 page_count,
                                              const u8* source, PageUse use) {

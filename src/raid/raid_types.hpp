@@ -1,11 +1,10 @@
 // The logical address space in engine memory: chunks, their columns, page descriptors and bitmaps.
 //
-// Every array is allocated when the pool is mounted, or with a chunk that is made later, and never moves. The counts of
-// devices and chunks grow: what they count is complete before. A chunk that is deleted leaves its place in the table,
-// marked as erased, for one that comes later (space/growth.hpp). `descriptors` and the
-// bitmaps are filled by load_chunk(); a chunk is usable once `loaded` is 1. A chunk's columns must also have their
-// memory (`accessible`): blocks of a tmpfs, and registration with the GPU. The server sees to that on first use, by an
-// upcall.
+// Every array is allocated when the pool is mounted, or with a chunk that is created later, and never moves. The counts
+// of devices and chunks grow; an element is complete before it is counted. A deleted chunk leaves its place in the
+// table, marked as erased, for a later one (space/growth.hpp). load_chunk() fills `descriptors` and the bitmaps; a
+// chunk is usable once `loaded` is 1. A chunk's columns must also have their memory (`accessible`): blocks of a tmpfs,
+// and registration with the GPU. The server provides it on first use, after an upcall.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -50,14 +49,14 @@ struct ChunkState {
   u32 copy_count;                       // places of each page
   u32 parity_count;                     // parities of each row of pages
   u32 flags;                            // format::ChunkFlags
-  u32 stripe_count;                     // of a chunk with parities: what its pages are allocated in, else 0
+  u32 stripe_count;                     // of a chunk with parities: the units of allocation, otherwise 0
   ColumnState* columns;                 // column_count
   format::PageDescriptor* descriptors;  // page_count
   u64* descriptor_dirty;                // one bit a descriptor page
   u64* descriptor_table;  // of the durable slot: one word a descriptor page, whole pages (format::descriptor_entry())
   u64* descriptor_table_staged;  // of the slot that the next checkpoint writes
-  u8* header_work;               // a page for whoever loads or writes the header area
-  u8* scrub_work;                // and one for whoever has `header_scrub`
+  u8* header_work;               // a page for the worker that loads or writes the header area
+  u8* scrub_work;                // a page for the worker that holds `header_scrub`
   ChunkBitmaps bitmaps;
   u32* stripe_stranded;  // by stripe: free pages that wait for the others of their stripe
   u64* rebuild_todo;     // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never
@@ -69,19 +68,20 @@ struct ChunkState {
   u64 slot_epoch[2];     // epochs found in or written to the slots, 0: invalid
   u64 slot_checksum[2];  // of their headers
   u64 epoch_created;
-  u32 header_scrub;        // atomic, 1: somebody verifies the header area
+  u32 header_scrub;        // atomic, 1: a worker verifies the header area
   u32 accessible;          // 1: the engine may touch the columns' memory
   u32 loaded;              // 1: descriptors and bitmaps are valid
-  u32 page_class;          // format::Profile of the chunk, less one
-  u32 erased;              // atomic, 1: the pool has no such chunk any more; its place in the table is free
-  u32 generation;          // another number when another chunk has this place, and when what the server said of the
-                           // chunk's memory does not hold any more; changed while no step runs
+  u32 page_class;          // format::Profile of the chunk, minus one
+  u32 erased;              // atomic, 1: the pool does not have this chunk; its place in the table is free
+  u32 generation;          // changes when another chunk gets this place, and when the server's answer about the chunk's
+                           // memory becomes invalid; changed while no step runs
   u32 stranded_pages;      // atomic: the sum of stripe_stranded
-  u32 partial_row_cursor;  // atomic: the stripe where the next look for stranded pages begins
-  u64* unbacked;           // one bit a region: free, and the medium has its memory back (space/backing.hpp)
-  u32 unbacked_pages;      // atomic: what these regions count as
-  u32 trimming;            // atomic, 1: the server is punching regions of it
-  u32 trim_due;            // atomic: looks for such regions since which pages have become free, see space/backing.hpp
+  u32 partial_row_cursor;  // atomic: the stripe where the next search for stranded pages begins
+  u64* unbacked;           // one bit a region: free, and its memory was returned to the system (space/backing.hpp)
+  u32 unbacked_pages;      // atomic: the number of their pages
+  u32 trimming;            // atomic, 1: the server is punching its regions
+  u32 trim_due;            // atomic: searches for such regions since which pages have become free, see
+                           // space/backing.hpp
 };
 
 struct DamageTable;   // raid/damage.hpp
@@ -97,29 +97,28 @@ struct LogicalSpace {
   u64 granule_count;        // of the table; it may reach beyond the last chunk
   u32 granule_shift;        // log2 of the superblock's chunk_size_bytes
   u32 data_checksums;       // feature_data_checksums
-  DamageTable* damage;      // of the pages that did not match; nullptr: nobody keeps count
+  DamageTable* damage;      // of the pages that did not match; nullptr: damage is not recorded
   ParityState* parity;      // nullptr: no chunk has parities
   u64 epoch_open;           // birth epoch of pages written now
   u32 stacked;              // 1: a device has a stack (device/device_access.hpp)
-  u32 data_class;           // of data whose inode names no profile: a format::Profile less one
+  u32 data_class;           // for data whose inode names no profile: a format::Profile minus one
   u32 metadata_class;
-  u64 data_classes;                    // a bit a class: data may ask for it
-  u64 striped_classes;                 // a bit a class: chunks with parities
-  u32 page_cost[format::profile_max];  // by class: pages that are promised for one, 1 or those of the longest stripe
-  u32 tree_device_count;               // devices 0.. that hold chunk tree and operation log; 0: none does
-  DeviceHealth* health;                // of the devices; nullptr: none of them may be lost
+  u64 data_classes;                    // one bit for each class that data may ask for
+  u64 striped_classes;                 // one bit for each class of chunks with parities
+  u32 page_cost[format::profile_max];  // by class: pages reserved for each one, 1 or those of the longest stripe
+  u32 tree_device_count;               // devices 0.. that hold chunk tree and operation log; 0: none
+  DeviceHealth* health;                // of the devices; nullptr: no device may be lost
   u32 device_capacity;
   u32 chunk_capacity;
 };
-// Of ChunkState::trim_due: what was freed just now waits for a second look, so that space in turnover stays where it
-// is.
+// For ChunkState::trim_due: space that was just freed waits for a second search, so space in turnover stays allocated.
 inline constexpr u32 trim_due_at_once = 1;
 inline constexpr u32 trim_due_later = 2;
 
 inline constexpr u32 no_chunk = 0xffffffffu;
-inline constexpr u32 new_chunk = 0xfffffffeu;  // where a chunk is wanted: one that there is not yet
+inline constexpr u32 new_chunk = 0xfffffffeu;  // where a chunk is requested: one that does not exist yet
 
-// How many there are now.
+// The number of existing chunks.
 GPU4FS_FN inline u32 chunk_count_of(const LogicalSpace& space) {
   return load<Order::acquire, Scope::engine>(&space.chunk_count);
 }
@@ -127,7 +126,7 @@ GPU4FS_FN inline u32 device_count_of(const LogicalSpace& space) {
   return load<Order::acquire, Scope::engine>(&space.device_count);
 }
 
-// At least as many as count the chunk or device that the caller knows of: it learned of it after it was counted.
+// At least the number that includes the caller's chunk or device: the caller learned of it after it was counted.
 GPU4FS_FN inline u32 known_chunk_count(const LogicalSpace& space) {
   return load<Order::relaxed, Scope::group>(&space.chunk_count);
 }

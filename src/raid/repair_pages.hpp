@@ -1,9 +1,9 @@
-// Repairing what a scrub finds: copies of pages, pages of rows, and parities.
+// Repairs what a scrub finds: copies of pages, pages of rows, and parities.
 //
-// A scrub holds no locks of files, so the page that it looks at may be freed meanwhile, used again and written. What is
-// repaired here is part of the durable checkpoint (`stable`); such pages are not written, and do not become free before
-// a checkpoint is published, which waits for the repairs that began before its snapshot (begin_repairs). What is stored
-// is what stood there.
+// A scrub holds no locks of files, so the page that it examines may be freed, reused and written meanwhile. Repairs
+// affect only pages of the durable checkpoint (`stable`). Such pages are not written, and become free only when a
+// checkpoint is published. This checkpoint waits for the repairs that began before its snapshot (begin_repairs). A
+// repair stores the earlier content.
 //
 // Uniform.
 #pragma once
@@ -14,8 +14,9 @@
 
 namespace gpu4fs::raid {
 
-// Leader: from now on pages that the durable checkpoint refers to and that nobody has freed, as the bitmaps say after
-// it, stay what they are until end_repairs(): a checkpoint that would give them to others waits before it is published.
+// Leader: until end_repairs(), pages keep their content if the durable checkpoint refers to them and nobody has freed
+// them according to the bitmaps after this call. A checkpoint that would allow their reuse waits before it is
+// published.
 GPU4FS_FN inline u32 begin_repairs(const LogicalSpace& space) {
   GPU4FS_CHECK(space.damage != nullptr);
   return begin_use(space.damage->repairs);
@@ -25,7 +26,7 @@ GPU4FS_FN inline void end_repairs(const LogicalSpace& space, u32 counter) {
   end_use(space.damage->repairs, counter);
 }
 
-// Of a page: whether it is one of those. After begin_repairs().
+// Whether the page is one of those. After begin_repairs().
 GPU4FS_FN inline bool page_is_settled(const LogicalSpace& space, const PageLocation& location) {
   GPU4FS_CHECK_LT(location.chunk, known_chunk_count(space));
   GPU4FS_CHECK_LT(location.page, space.chunks[location.chunk].page_count);
@@ -49,7 +50,7 @@ GPU4FS_FN bool copy_matches(Group g, const LogicalSpace& space, const PageLocati
          plan.checksum;
 }
 
-// The page from the rest of its row. False: that is not enough.
+// Computes the page from the rest of its row. False: too little of it is left.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_from_row(Group g, const LogicalSpace& space, const PageLocation& location) {
   if (copy_matches(g, space, location, 0)) return true;
@@ -63,8 +64,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool repair_from_row(Group g, const LogicalSpace& spac
 
 }  // namespace detail
 
-// Brings all copies of the page in line, where their devices take it. True: there is a good one, or the row gives
-// it. Between begin and end_repairs(), for settled pages that have a checksum.
+// Makes all copies of the page equal, if their devices accept it. True: a good copy exists, or the row yields one.
+// Between begin_repairs() and end_repairs(), for settled pages that have a checksum.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_page(Group g, const LogicalSpace& space, const PageLocation& location) {
   const ChunkState& chunk = space.chunks[location.chunk];
@@ -87,13 +88,13 @@ namespace detail {
 
 struct RowLook {
   u64 included;
-  u64 bad;       // a slot that does not match, a bit; 0: none
-  u32 repaired;  // parities that were written again, a bit each
+  u64 bad;       // a slot that does not match, as a bit; 0: none
+  u32 repaired;  // parities that were rewritten, one bit each
   u32 reserved;
 };
 
-// Adds up the pages of a row that `included` names; find(location) says where a verified one is, or nullptr. Answers
-// the slot of the first that is nowhere, a bit; 0: the sums are complete. Uniform.
+// Adds up the pages of a row that `included` names. find(location) returns the place of a verified page, or nullptr.
+// Returns the slot of the first page that is not found, as a bit; 0: the sums are complete. Uniform.
 template <class Group, class Find>
 GPU4FS_FN u64 sum_slots(Group g, const RowView& view, u64 included, ParityPages<Group, parity_count_max>& sums,
                         Find&& find) {
@@ -110,7 +111,7 @@ GPU4FS_FN u64 sum_slots(Group g, const RowView& view, u64 included, ParityPages<
   return 0;
 }
 
-// Under the row's lock: adds up what is included. Stops at a page that does not match.
+// Under the row's lock: adds up the included pages. Stops at a page that does not match.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowLook sum_row(Group g, const LogicalSpace& space, const RowView& view,
                                           ParityPages<Group, parity_count_max>& sums) {
@@ -140,14 +141,14 @@ GPU4FS_FN bool same_page(Group g, const PageRegisters<Group>& a, const PageRegis
   return g.all(same);
 }
 
-// Writes parities that are not what the row's pages add up to; answers which, a bit each. Under the row's lock.
+// Writes parities that differ from the sums of the row's pages. Returns them, one bit each. Under the row's lock.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space, const RowView& view,
                                               const ParityPages<Group, parity_count_max>& sums) {
   u32 repaired = 0;
   for (u32 j = 0; j < space.chunks[view.chunk].parity_count; ++j) {
     const PageRegisters<Group> expected = parity_page(g, sums, j);
-    // One that is lost may have no memory.
+    // A lost device may have no memory.
     const bool readable = on_leader(g, [&] { return begin_parity_read(space, view, j) == Status::ok; });
     if (readable && same_page(g, expected, load_aligned_page(g, parity_memory(space, view, j)))) continue;
     const bool writable = on_leader(g, [&] {
@@ -164,7 +165,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
   return repaired;
 }
 
-// Brings the row's parities in line with its pages, unless one of these does not match.
+// Makes the row's parities match its pages, unless a page does not match its checksum.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space, const RowView& view) {
   on_leader(g, [&] { row_lock(space, view).lock(); });
@@ -178,12 +179,12 @@ GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space
 
 }  // namespace detail
 
-// Verifies the parities of a row against its pages, each of which is verified first, and repaired if need be; writes
-// those again that do not match. False: a page of the row is damaged beyond repair, so nothing is known of the
-// parities. Between begin and end_repairs(), of rows with a settled page, in pools whose pages all have checksums.
+// Verifies the parities of a row against its pages and rewrites those that do not match. Each page is verified first,
+// and repaired if necessary. False: a page of the row cannot be repaired, so nothing is known of the parities. Between
+// begin_repairs() and end_repairs(), for rows with a settled page, in pools in which all pages have checksums.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_row(Group g, const LogicalSpace& space, const RowView& view) {
-  // What a lost device would have cannot be told.
+  // The content of a lost device is unknown.
   if (on_leader(g, [&] { return failed_devices(space) != 0; })) return true;
   for (u32 attempt = 0; attempt <= view.slot_count; ++attempt) {
     const detail::RowLook look = detail::look_at_row(g, space, view);

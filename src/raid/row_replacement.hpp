@@ -1,13 +1,13 @@
-// Rows of chunks with parities that get new pages though others of theirs are in use: the new pages and all parities as
-// whole values, which a record of the operation log has (format::LogOpcode::row).
+// Rows of chunks with parities that get new pages although other pages of them are in use. The new pages and all
+// parities are whole values from a record of the operation log (format::LogOpcode::row).
 //
-// prepare_row() adds up the parities from the pages that stay, each of which is verified, and the new ones: nothing of
-// the old parities is in them. When the record is durable replace_row() writes what it says. Whoever reads the row's
-// parities sees the old row or the new one, because all changes under the row's lock; pages that stay are not touched.
-// A crash in between leaves a row of which only the record knows, so a recovery writes it again from there before it
-// reads any row.
+// prepare_row() computes the parities from the remaining pages, each of which is verified, and the new ones; the old
+// parities are not used. When the record is durable, replace_row() writes its values. A reader of the row's parities
+// sees the old row or the new one, because everything changes under the row's lock. The remaining pages are not
+// written. A crash in between leaves a row that only the record describes, so a recovery writes it from the record
+// before it reads any row.
 //
-// Nobody else changes the row from prepare_row() to replace_row() (space/partial_stripes.hpp). Uniform.
+// No other command changes the row between prepare_row() and replace_row() (space/partial_stripes.hpp). Uniform.
 #pragma once
 
 #include "raid/page_io.hpp"
@@ -19,14 +19,14 @@ struct RowValues {
   u32 chunk;
   u32 reserved;
   u64 row;
-  u64 included;  // slots that the parities sum up, a bit each
+  u64 included;  // slots that the parities sum up, one bit each
   u64 written;   // those of them that get new pages
   u8* bytes;     // the new pages, lowest slot first, then all parities; 16-byte aligned
 };
 
 namespace detail {
 
-// Where the bytes of a slot that is written are.
+// The bytes of a slot that is written.
 GPU4FS_FN inline u8* new_page_of(const RowValues& values, u32 slot) {
   const u64 below = values.written & ((u64{1} << slot) - 1);
   return values.bytes + u64{popcount(below)} * page_size;
@@ -38,8 +38,8 @@ GPU4FS_FN inline u8* new_parity_of(const RowValues& values, u32 j) {
 
 struct ReplacePlan {
   Status status;
-  u32 parities;  // that can be written, a bit each
-  u64 pages;     // slots of those
+  u32 parities;  // one bit for each that can be written
+  u64 pages;     // slots that can be written
   RowView view;
 };
 
@@ -53,8 +53,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void end_row_write(const LogicalSpace& space, c
   }
 }
 
-// Announces everything before anything is written: a device that cannot be written and that the pool cannot do without
-// leaves the row as it is. Lost ones are passed over.
+// Announces everything before anything is written: if a device that the pool needs cannot be written, the row stays
+// unchanged. Lost devices are skipped.
 GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace& space, const RowValues& values) {
   ReplacePlan plan{};
   plan.view = row_view(space, values.chunk, values.row);
@@ -80,7 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace&
   return plan;
 }
 
-// The parities include what the record says, and nothing else: now it is known, of unverified ones as well. Leader.
+// The parities then include exactly the slots of the record; this is also known of unverified ones. Leader.
 GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, const RowValues& values,
                                                    const RowView& view) {
   const ChunkState& chunk = space.chunks[values.chunk];
@@ -98,8 +98,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, co
 
 }  // namespace detail
 
-// Adds up the row's parities behind the new pages, which are at values.bytes. `work`: a page of engine memory. Status:
-// why a page that stays cannot be read.
+// Computes the row's parities after the new pages, which are at values.bytes. `work`: a page of engine memory. Status:
+// why a remaining page cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space, const RowValues& values, u8* work) {
   const RowView view = on_leader(g, [&] { return row_view(space, values.chunk, values.row); });
@@ -119,8 +119,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space,
   return Status::ok;
 }
 
-// Writes the row. Doing it twice changes nothing. Status: what a device says that the pool cannot do without; nothing
-// has changed then.
+// Writes the row. A repetition changes nothing. Status: the error of a device that the pool needs; then nothing has
+// changed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status replace_row(Group g, LogicalSpace& space, const RowValues& values) {
   const detail::ReplacePlan plan = on_leader(g, [&] {

@@ -1,9 +1,9 @@
-// Who works with pages on the strength of what the bitmaps say, while checkpoints take snapshots of these.
+// Users that work with pages according to the bitmaps while checkpoints take snapshots of these.
 //
-// Users count themselves in one of two counters, by the parity of the number of snapshots. A checkpoint that has taken
-// its snapshot waits for those that began before it, and not for those that come meanwhile: they see the snapshot. So
-// it waits for no longer than one of them works, however many there are. Two counters do because a checkpoint waits
-// before the next one takes its snapshot; after one that failed the pool takes no changes.
+// Users count themselves in one of two counters, selected by the parity of the number of snapshots. A checkpoint that
+// has taken its snapshot waits for users that began before it, but not for later ones, which see the snapshot. So it
+// waits no longer than a single user works, however many there are. Two counters suffice because a checkpoint waits
+// before the next one takes its snapshot; after a failed one the pool accepts no changes.
 //
 // Plain functions: one rank calls them, inside on_leader().
 #pragma once
@@ -21,13 +21,13 @@ struct SnapshotUsers {
   u64 snapshot_count;  // atomic
 };
 
-// Answers the counter, for end_use(). What the bitmaps say is looked at after it.
+// Returns the counter, for end_use(). The bitmaps are read after this call.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_use(SnapshotUsers& users) {
   for (;;) {
     const u64 before = load<Order::acquire, Scope::engine>(&users.snapshot_count);
     const u32 counter = static_cast<u32>(before % 2);
     fetch_add<Order::acq_rel, Scope::engine>(&users.running[counter], u64{1});
-    // Either the snapshot's checkpoint sees the count, or this look sees the snapshot.
+    // Either the snapshot's checkpoint sees the count, or this load sees the snapshot.
     if (fetch_add<Order::acq_rel, Scope::engine>(&users.snapshot_count, u64{0}) == before) return counter;
     fetch_sub<Order::acq_rel, Scope::engine>(&users.running[counter], u64{1});
   }
@@ -44,7 +44,7 @@ GPU4FS_FN inline void note_snapshot(SnapshotUsers& users) {
   fetch_add<Order::acq_rel, Scope::engine>(&users.snapshot_count, u64{1});
 }
 
-// True while somebody works who began before the last snapshot.
+// True while a user works that began before the last snapshot.
 GPU4FS_FN inline bool older_uses_run(SnapshotUsers& users) {
   const u64 snapshots = load<Order::acquire, Scope::engine>(&users.snapshot_count);
   const u64 older = GPU4FS_MUTANT(snapshot_not_waited_for, snapshots + 1, snapshots);

@@ -1,8 +1,8 @@
 // From a logical address to memory (docs/internals/format.md, section 4, "Translating").
 //
-// Translation takes one look into the granule table. Addresses come from block pointers on the
-// medium, so what is wrong with them is a Status; the columns were checked against their devices
-// when the space was built. Plain functions: one rank calls them, inside on_leader().
+// Translation takes one access to the granule table. Addresses come from block pointers on the medium, so an invalid
+// one is a Status. The columns were checked against their devices when the space was built. Plain functions: one rank
+// calls them, inside on_leader().
 #pragma once
 
 #include "base/atomics.hpp"
@@ -32,12 +32,12 @@ GPU4FS_FN inline bool page_bit(const u64* bitmap, u64 page) {
   return (load<Order::relaxed, Scope::engine>(&bitmap[page / 64]) >> (page % 64) & 1) != 0;
 }
 
-// Finds the chunk of any byte address. Status: corrupt_structure when no chunk covers it.
+// Finds the chunk of any byte address. Status: corrupt_structure if no chunk covers it.
 GPU4FS_FN inline Status find_chunk(const LogicalSpace& space, u64 address, u32* chunk) {
   *chunk = no_chunk;
   const u64 granule = address >> space.granule_shift;
   if (granule >= space.granule_count) return Status::corrupt_structure;
-  // Addresses in a chunk come from whoever allocated there, after the chunk was counted.
+  // A caller gets an address in a chunk from the worker that allocated there, after the chunk was counted.
   const u32 index = load<Order::relaxed, Scope::group>(&space.granule_to_chunk[granule]);
   if (index == no_chunk) return Status::corrupt_structure;
   GPU4FS_CHECK_LT(index, known_chunk_count(space));
@@ -46,7 +46,7 @@ GPU4FS_FN inline Status find_chunk(const LogicalSpace& space, u64 address, u32* 
   return Status::ok;
 }
 
-// The same for the address of a page: corrupt_structure also when it is not page aligned.
+// The same for the address of a page: corrupt_structure also if it is not page aligned.
 GPU4FS_FN inline Status find_page(const LogicalSpace& space, u64 address, PageLocation* location) {
   *location = {no_chunk, 0, 0};
   if (!is_aligned(address, page_size)) return Status::corrupt_structure;
@@ -66,14 +66,14 @@ GPU4FS_FN inline Status chunk_state(const LogicalSpace& space, u32 chunk) {
   return Status::ok;
 }
 
-// Whether the medium has the memory of the page, a free one, back (space/backing.hpp).
+// Whether the memory of a free page was returned to the system (space/backing.hpp).
 GPU4FS_FN inline bool is_unbacked(const ChunkState& chunk, u64 page) {
   if (load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0) return false;
   return page_bit(chunk.unbacked, page / pages_per_block_2m);
 }
 
 // The chunk of a page that is about to be accessed. *chunk is also set with chunk_not_mapped. A damaged pointer may
-// lead to memory that is not there.
+// lead to memory that is not present.
 GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* chunk) {
   PageLocation location;
   GPU4FS_TRY(find_page(space, address, &location));
@@ -82,7 +82,7 @@ GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* ch
   return is_unbacked(space.chunks[location.chunk], location.page) ? Status::chunk_not_mapped : Status::ok;
 }
 
-// Where a data page lies.
+// The place of a data page.
 struct DevicePlace {
   u32 device;
   u32 reserved;
@@ -93,13 +93,13 @@ GPU4FS_FN inline Geometry geometry_of(const ChunkState& chunk) {
   return {chunk.column_count, chunk.stripe_pages, chunk.page_count};
 }
 
-// Pages from `page` on that follow each other in memory, in every copy.
+// Pages from `page` on that are contiguous in memory, in every copy.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 contiguous_pages(const ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
   return with_level(chunk.level, [&](auto level) { return level.contiguous_pages(geometry_of(chunk), page); });
 }
 
-// The copy that is read first: neighbouring stretches of a mirror come from different devices.
+// The copy that is read first: adjacent stretches of a mirror come from different devices.
 GPU4FS_FN inline u32 preferred_copy(const ChunkState& chunk, u64 page) {
   return chunk.copy_count == 1 ? 0 : static_cast<u32>(page / 64 % chunk.copy_count);
 }

@@ -1,10 +1,10 @@
-// Verifying pages where they lie, without copying them anywhere: what a scrub does.
+// Verifies pages in place, without copying them, for a scrub.
 //
-// As in reading runs (raid/page_run_io.hpp), a warp has the next page's bytes on their way while it hashes one.
-// Nobody is kept from writing meanwhile, so a page that does not match may just be in the making: it counts
-// only if it is still allocated and its descriptor is the same after the look. That leaves pages whose writer
-// has not come to the descriptor yet, and those that nobody wrote since they were allocated; the caller sorts
-// them out (maintenance/damage_owners.hpp).
+// As in reads of runs (raid/page_run_io.hpp), a warp loads the next page's bytes while it hashes one. Writers are not
+// stopped meanwhile, so a page that does not match may just be in the process of being written. It counts only if it is
+// still allocated and its descriptor has not changed after the hash. Two kinds of pages remain: those whose descriptor
+// the writer has not set yet, and those that were not written since they were allocated. The caller sorts them out
+// (maintenance/damage_owners.hpp).
 #pragma once
 
 #include "raid/page_run_io.hpp"
@@ -28,7 +28,7 @@ GPU4FS_FN inline u64 bitmap_bits_64(const ChunkState& chunk, const u64* bitmap, 
 
 namespace detail {
 
-// Of [0, run_pages) those in `wanted` that do not match; `memory` is page 0's.
+// Those of [0, run_pages) in `wanted` that do not match; `memory` is that of page 0.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const format::PageDescriptor* descriptors,
                                                 u64 address, u64 wanted) {
@@ -65,9 +65,9 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
 
 }  // namespace detail
 
-// Of copy `copy` of the chunk's pages [page, page + 64) those in `wanted` (a bit a page, all of them pages of the
-// chunk) that are allocated and do not match their checksum; those on lost devices are passed over. The chunk is
-// accessible. Uniform.
+// Of copy `copy` of the chunk's pages [page, page + 64): those in `wanted` (one bit for each page, all in the chunk)
+// that are allocated and do not match their checksum. Pages on lost devices are skipped. The chunk is accessible.
+// Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
                                               u64 wanted) {
@@ -85,7 +85,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
     const u64 here = wanted >> done & mask;
     const PageLocation location{index, 0, first};
     if (here != 0 && on_leader(g, [&] { return begin_copy_read(space, location, together, copy); }) != Status::ok) {
-      found |= here << done;  // what cannot be read is as good as damaged
+      found |= here << done;  // a page that cannot be read counts as damaged
     } else if (here != 0) {
       const u8* memory = page_memory(space, location, copy);
       found |= detail::mismatches_in_run(g, memory, &chunk.descriptors[first], address + u64{done} * page_size, here)
@@ -96,8 +96,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
   return found;
 }
 
-// The same for pages that did not match before: those that are still allocated and still do not match, and whose
-// descriptor did not change meanwhile. Leader's work, except for hashing.
+// The same for pages that did not match before: those that are still allocated, still do not match, and whose
+// descriptor did not change meanwhile. For the leader, except for hashing.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
                                                  u64 suspects) {

@@ -1,5 +1,4 @@
-// What a RAID level says about itself. A level is a type with these static members, at the end of
-// its file:
+// The description of a RAID level. A level is a type with these static members, at the end of its file:
 //
 //   level             format::RaidLevel
 //   parity_count      parities of each row; 0: a level without them (parity_level.hpp has more to say)

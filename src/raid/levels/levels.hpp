@@ -1,5 +1,4 @@
-// All levels, and the one switch over them. A level that is a reserved number of the format is not
-// here.
+// All levels, and the one switch over them. Levels that are only reserved numbers of the format are not here.
 #pragma once
 
 #include "base/check.hpp"
@@ -54,7 +53,7 @@ GPU4FS_FN inline Geometry geometry_of(const format::ChunkDescriptor& chunk) {
   return {chunk.column_count, static_cast<u32>(chunk.stripe_length_bytes / page_size), chunk.size_bytes / page_size};
 }
 
-// Bytes of each column: header area and data. The chunk's shape is sound.
+// Bytes of each column: header area and data. The chunk's shape is valid.
 GPU4FS_FN inline u64 column_length(const format::ChunkDescriptor& chunk) {
   const u64 data_pages = with_level(chunk.level, [&](auto level) { return level.column_pages(geometry_of(chunk)); });
   return (format::chunk_layout(chunk.size_bytes / page_size).header_pages + data_pages) * page_size;

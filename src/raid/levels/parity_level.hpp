@@ -1,15 +1,16 @@
 // Levels `raid5`, `raid6` and `raid7`: one, two or three parities (thesis Lucka 2023, sections 2.2 and 4.4).
 //
-// A region of 512 logical pages (2 MiB) lies in rows: page `r` of every column of the region's place. A row holds
-// up to k = columns - parities data pages and their parities; parity j is the sum of 2^(j * slot) times the data
-// pages of slots 0 to k - 1, in GF(2^8) (base/galois.hpp), as ISA-L's gf_gen_rs_matrix has it.
+// A region of 512 logical pages (2 MiB) lies in rows. A row is page `r` of every column, in the part of the columns
+// that belongs to the region. It holds up to k = columns - parities data pages and their parities. Parity j is the sum
+// of 2^(j * slot) times the data pages of slots 0 to k - 1, in GF(2^8) (base/galois.hpp), as in ISA-L's
+// gf_gen_rs_matrix.
 //
-// Logical pages go stripe by stripe. A stripe is `unit` rows: first `unit` pages of slot 0, then those of slot 1,
-// and so on. The unit is the stripe length, but the last stripe of a region has only the rows that are left, and its
-// last rows may have less than k data pages. So no row belongs to two regions, and a region that is written as a
-// whole is all of its rows. The places that the last rows leave empty are never used: less than k pages of 512.
+// Logical pages are arranged stripe by stripe. A stripe is `unit` rows: first `unit` pages of slot 0, then those of
+// slot 1, and so on. The unit is the stripe length, but the last stripe of a region has only the remaining rows, and
+// its last rows may have fewer than k data pages. So no row belongs to two regions, and a write of a whole region
+// covers whole rows. Empty places in the last rows are never used: fewer than k pages of 512.
 //
-// With each stripe the columns move on by one, so that all of them hold parities.
+// The columns move by one with each stripe, so all of them hold parities.
 #pragma once
 
 #include "base/bits.hpp"
@@ -19,7 +20,7 @@
 
 namespace gpu4fs::raid {
 
-// Where a page stands in its row. Rows are numbered as the pages of a column.
+// The place of a page in its row. Rows are numbered like the pages of a column.
 struct RowPlace {
   u64 row;
   u32 slot;
@@ -37,10 +38,11 @@ struct Stripe {
 struct ParityRow {
   u64 first;
   u32 step;
-  u32 slot_count;  // that have pages
+  u32 slot_count;  // slots that have pages
 };
 
-// What the levels have in common, for k = `slots` data pages in a row. Out of line: kernels translate in many places.
+// Code that the levels have in common, for k = `slots` data pages in a row. Not inlined: kernels translate in many
+// places.
 namespace parity_layout {
 
 inline constexpr u32 region_pages = static_cast<u32>(pages_per_block_2m);
@@ -51,7 +53,7 @@ struct Shape {
   u32 rows;        // of a region
   u32 unit;        // rows of all stripes but the last
   u32 full_count;  // stripes with all their rows and pages
-  u32 last_unit;   // rows of the stripe behind them, 0: there is none
+  u32 last_unit;   // rows of the stripe after them, 0: there is none
   u32 full_pages;  // of a full stripe
 };
 GPU4FS_FN constexpr Shape shape(const Geometry& geometry, u32 slots) {
@@ -100,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE constexpr ParityRow row_at(const Geometry& geometry, u
   return {first, s.last_unit, (region_pages - begin - at + s.last_unit - 1) / s.last_unit};
 }
 
-// The column of a data slot, or, from k on, of a parity.
+// The column of a data slot or, from k on, of a parity.
 GPU4FS_FN GPU4FS_NOINLINE constexpr u32 column_of(const Geometry& geometry, u32 slots, u64 row, u32 slot) {
   const Shape s = shape(geometry, slots);
   const u64 stripe =

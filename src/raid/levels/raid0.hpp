@@ -1,4 +1,4 @@
-// Level `raid0`: stripes of stripe_pages pages go round the columns, no redundancy (thesis Lucka 2023, section 2.2).
+// Level `raid0`: stripes of stripe_pages pages rotate over the columns, no redundancy (thesis Lucka 2023, section 2.2).
 #pragma once
 
 #include "raid/levels/level_types.hpp"

@@ -1,4 +1,4 @@
-// The parities of a row while they are computed: in the registers of a warp, in a buffer of a Lane.
+// The parities of a row while they are computed: in the registers of a warp, or in a buffer of a Lane.
 //
 // Collective; nothing here synchronises memory.
 #pragma once
@@ -24,7 +24,7 @@ struct SumPage<Lane> {
   alignas(64) u64 words[page_size / 8];
 };
 
-// Entry j is meant for parity j; a single one, if that is said, for another.
+// Entry j is for parity j; a single entry may be for another parity.
 template <class Group, u32 count>
 struct ParityPages {
   SumPage<Group> pages[count];
@@ -32,7 +32,7 @@ struct ParityPages {
 
 namespace detail {
 
-// Sixteen bytes at a time on a warp, eight on a Lane, whose compiler makes vectors of them.
+// Sixteen bytes at a time on a warp, eight on a Lane, for which the compiler generates vector code.
 template <class Group, class Visit>
 GPU4FS_FN GPU4FS_FORCE_INLINE void for_each_part(Visit&& visit) {
   if constexpr (Group::size() == 1) {
@@ -82,7 +82,7 @@ GPU4FS_FN void clear_parities(Group g, ParityPages<Group, count>& sums) {
   for (u32 j = 0; j < count; ++j) clear_sum(g, sums.pages[j]);
 }
 
-// A slot without a page, on the way down.
+// A slot without a page, in the loop from the highest slot down.
 template <class Group, u32 count>
 GPU4FS_FN void skip_slot(Group, ParityPages<Group, count>& sums) {
   detail::for_each_part<Group>([&](u32 i) {
@@ -91,8 +91,8 @@ GPU4FS_FN void skip_slot(Group, ParityPages<Group, count>& sums) {
   });
 }
 
-// The page of the next lower slot: each sum becomes 2^j times itself plus the page, if `adds` says so. After slots b -
-// 1 down to a the sums lack a factor of 2^(j * a). A single sum may be for parity `first`.
+// The page of the next lower slot: each sum becomes 2^j times itself plus, if `adds`, the page. After slots b - 1 down
+// to a, the sums lack a factor of 2^(j * a). A single sum may be for parity `first`.
 template <class Group, u32 count>
 GPU4FS_FN void add_lower_slot(Group g, ParityPages<Group, count>& sums, const PageRegisters<Group>& page,
                               bool adds = true, u32 first = 0) {
@@ -113,7 +113,7 @@ GPU4FS_FN void add_lower_slot(Group g, ParityPages<Group, count>& sums, const Pa
     }
   } else {
     if (count == 1 && !adds) return;
-    // No code of its own for pages that are skipped: loops over pages fill the instruction cache as it is.
+    // Skipped pages have no code of their own: loops over pages fill the instruction cache already.
     const u64 mask = adds ? ~u64{0} : 0;
     GPU4FS_UNROLL
     for (u32 i = 0; i < page_chunk_rows; ++i) {
@@ -129,7 +129,7 @@ GPU4FS_FN void add_lower_slot(Group g, ParityPages<Group, count>& sums, const Pa
 
 namespace detail {
 
-// A factor as the group multiplies by it.
+// A factor in the form in which the group multiplies by it.
 template <class Group>
 GPU4FS_FN auto factor_of(u8 factor) {
   if constexpr (Group::size() == 1) {
@@ -200,8 +200,8 @@ GPU4FS_FN PageRegisters<Group> parity_page(Group g, const ParityPages<Group, cou
   return sum_registers(g, sums.pages[j]);
 }
 
-// The `choice`-th set of `count` of the parities that are available, from 0 on, the lowest ones first; 0: there is none
-// of that number.
+// The set number `choice`, from 0 on, of `count` of the available parities, the lowest ones first; 0 if there is no
+// such set.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 choose_parities(u32 available, u32 count, u32 choice) {
   for (u32 set = 1; set < 1u << parity_count_max; ++set) {
     if ((set & ~available) == 0 && popcount(u64{set}) == count && choice-- == 0) return set;
@@ -209,7 +209,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 choose_parities(u32 available, u32 count, u
   return 0;
 }
 
-// Pages as sums of sums: byte j of the weights is what sum j counts for.
+// Pages as sums of sums: byte j is the weight of sum j.
 using SumWeights = u32;
 static_assert(parity_count_max <= sizeof(SumWeights));
 
@@ -217,7 +217,8 @@ GPU4FS_FN constexpr SumWeights weight_of_sum(u32 j, u8 weight) {
   return SumWeights{weight} << (8 * j);
 }
 
-// After the loop over a row's pages, where calls cost nothing: once in the instruction cache for all that make pages.
+// Runs after the loop over a row's pages, where calls are cheap. One copy in the instruction cache serves all callers
+// that compute pages.
 namespace detail {
 
 template <class Group>
@@ -231,7 +232,7 @@ GPU4FS_FN GPU4FS_NOINLINE void combine_sums(Group g, SumPage<Group>& made, const
 
 }  // namespace detail
 
-// The sum of `sums` by their weights: one of them, or it is in `made`.
+// The weighted sum of `sums`. The result is one of them or `made`.
 template <class Group>
 GPU4FS_FN const SumPage<Group>& weighted_sum(Group g, SumPage<Group>& made, const SumPage<Group>* sums,
                                              SumWeights weights) {

@@ -1,11 +1,11 @@
-// Making a page from the others of its row.
+// Computes a page from the others of its row.
 //
-// What is missing are the page itself and whatever else of the row cannot be read or does not match its checksum;
-// as many parities as pages are missing give it back. First everything else is believed, which is one reading; only
-// if the result does not match its checksum each other page is verified, and every choice of parities is tried,
-// because parities have no checksums. So no wrong byte comes out, as long as pages of this use have checksums.
+// Missing are the page itself and all other pages of the row that cannot be read or do not match their checksums. The
+// same number of parities recovers them. First all other pages are trusted, which takes one read of the row. If the
+// result does not match its checksum, each other page is verified. Parities have no checksums, so every choice of them
+// is tried. So no wrong byte is returned, as long as pages of this use have checksums.
 //
-// Uniform; under the row's lock. Off every fast path but reading without one of the devices.
+// Uniform; under the row's lock. On no fast path except reads without one of the devices.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -17,17 +17,17 @@
 namespace gpu4fs::raid {
 namespace detail {
 
-// Leader's view of a row with pages missing.
+// The leader's view of a row with missing pages.
 struct Losses {
   Status status;
   u32 target;    // slot
-  u32 parities;  // that can be read, a bit each
+  u32 parities;  // one bit for each that can be read
   u32 reserved;
   u64 included;  // slots whose bytes are in the parities
-  u64 missing;   // of those, without them; the target is one
+  u64 missing;   // slots that cannot be used; the target is one
 };
 
-// Announces reading of everything that could be of use.
+// Announces reads of everything that may be useful.
 GPU4FS_FN GPU4FS_NOINLINE inline Losses find_losses(const LogicalSpace& space, const RowView& view, u32 target) {
   Losses losses{};
   losses.target = target;
@@ -46,14 +46,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline Losses find_losses(const LogicalSpace& space, c
   return losses;
 }
 
-// Which parities are used, and with what weights.
+// The parities that are used, and their weights.
 struct Recipe {
   u32 equation_count;  // 0: there are too few parities
   u32 powers[galois::equation_count_max];
   galois::Weights weights;
 };
 
-// The `choice`-th way, from 0 on; equation_count 0: there is none of that number.
+// The recipe number `choice`, from 0 on; equation_count 0: there is no such recipe.
 GPU4FS_FN GPU4FS_NOINLINE inline Recipe make_recipe(const Losses& losses, u32 choice) {
   Recipe recipe{};
   const u32 count = popcount(losses.missing);
@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Recipe make_recipe(const Losses& losses, u32 ch
   return recipe;
 }
 
-// What the bytes of a slot that is there count for in the result.
+// The weight of an available slot's bytes in the result.
 GPU4FS_FN GPU4FS_NOINLINE inline u8 weight_of_slot(const Recipe& recipe, u32 slot) {
   u8 weight = 0;
   for (u32 r = 0; r < recipe.equation_count; ++r) {
@@ -84,7 +84,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u8 weight_of_slot(const Recipe& recipe, u32 slo
   return weight;
 }
 
-// The target's bytes to `destination`, 16-byte aligned.
+// Writes the target's bytes to `destination`, which is 16-byte aligned.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void combine_row(Group g, const LogicalSpace& space, const RowView& view,
                                            const Losses& losses, const Recipe& recipe, u8* destination) {
@@ -102,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE void combine_row(Group g, const LogicalSpace& space, c
   g.sync();
 }
 
-// Adds to losses.missing what does not match its checksum.
+// Adds slots that do not match their checksums to losses.missing.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void find_mismatched_slots(Group g, const LogicalSpace& space, const RowView& view,
                                                      Losses* losses) {
@@ -118,14 +118,14 @@ GPU4FS_FN GPU4FS_NOINLINE void find_mismatched_slots(Group g, const LogicalSpace
   losses->missing = found;
 }
 
-// What a page has to be.
+// The properties that a page must have.
 struct ExpectedPage {
   u64 address;
   u64 checksum;
   bool verifies;  // pages of this use have a checksum
 };
 
-// Tries the parities in turn until the result matches. False: none does.
+// Tries the parities in turn until the result matches. False: no result does.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool try_parities(Group g, const LogicalSpace& space, const RowView& view,
                                             const Losses& losses, ExpectedPage expected, u8* destination) {
@@ -140,8 +140,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool try_parities(Group g, const LogicalSpace& space, 
 
 }  // namespace detail
 
-// Makes the page at `location`, whose own bytes are of no use for `reason`, into `destination` (4096 bytes of engine
-// memory, 16-byte aligned). `verifies`: pages of this use have a checksum. Status: `reason` when not enough of the
+// Computes the page at `location`, whose own bytes cannot be used for `reason`, into `destination` (4096 bytes of
+// engine memory, 16-byte aligned). `verifies`: pages of this use have a checksum. Status: `reason` if too little of the
 // row is left.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reconstruct_page(Group g, const LogicalSpace& space, const PageLocation& location,

@@ -1,9 +1,9 @@
-// Rows of chunks with parities: where their pages are, what their parities include, and the lock that keeps both
-// together. Leader's work, but for what takes a group.
+// Rows of chunks with parities: the places of their pages, what their parities include, and the lock that keeps both
+// consistent. For the leader, except for functions that take a group.
 //
-// A descriptor's flag page_flag_in_parity says that the row's parities include the bytes of that page, whether the
-// page is in use or not. Flags and parities of a row change together, under the row's lock. Bytes that are included
-// do not change any more until the whole stripe is free: pages of such chunks are written once (row_write.hpp).
+// The flag page_flag_in_parity of a descriptor says that the row's parities include the bytes of that page, whether the
+// page is in use or not. Flags and parities of a row change together, under the row's lock. Included bytes do not
+// change until the whole stripe is free: pages of such chunks are written once (row_write.hpp).
 #pragma once
 
 #include "raid/page_access.hpp"
@@ -11,7 +11,7 @@
 
 namespace gpu4fs::raid {
 
-// A row as its level has it: page of slot s is first + s * step.
+// A row in its level: the page of slot s is first + s * step.
 struct RowView {
   u32 chunk;
   u32 slot_count;  // slots that have pages
@@ -46,7 +46,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Stripe stripe_at(const ChunkState& chunk, u64 i
   return with_parity_level(chunk.level, [&](auto level) { return level.stripe_at(geometry_of(chunk), index); });
 }
 
-// Where the page of slot `slot` lies, or, from the data slots on, a parity.
+// The place of the page of slot `slot` or, from the data slots on, of a parity.
 GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace row_entry_place(const LogicalSpace& space, const RowView& view, u32 slot) {
   const ChunkState& chunk = space.chunks[view.chunk];
   const u32 column =
@@ -67,14 +67,14 @@ GPU4FS_FN inline u8* parity_memory(const LogicalSpace& space, const RowView& vie
   return device::memory_at(space.devices[place.device], place.offset, page_size);
 }
 
-// Announcing accesses to a parity, as raid/page_access.hpp does for pages. On an error of a write the device may have
+// Announces accesses to a parity, as raid/page_access.hpp does for pages. After an error of a write the device may have
 // become a lost one.
 GPU4FS_FN inline Status begin_parity_read(const LogicalSpace& space, const RowView& view, u32 j) {
   if (is_plain(space)) return Status::ok;
   const DevicePlace place = parity_place(space, view, j);
   return begin_noted_read(space, place.device, place.offset, page_size);
 }
-// What stands there is known to be right, be it on a device that is being rebuilt.
+// The parity is known to be right, even on a device that is being rebuilt.
 GPU4FS_FN inline Status begin_known_parity_read(const LogicalSpace& space, const RowView& view, u32 j) {
   if (is_plain(space)) return Status::ok;
   const DevicePlace place = parity_place(space, view, j);
@@ -110,7 +110,8 @@ GPU4FS_FN constexpr Vector16 make_descriptor(u64 checksum, u32 birth_epoch, u32 
   return {checksum, u64{birth_epoch} | u64{flags} << 32};
 }
 
-// What counts as included: of unverified ones nobody knows, so nothing may be done that would be wrong if they were.
+// Flags that count as included. For unverified pages this is unknown, so nothing may be done that would be wrong if
+// they were included.
 inline constexpr u32 parity_flags = format::page_flag_in_parity | format::page_flag_unverified;
 
 GPU4FS_FN inline bool is_in_parity(const ChunkState& chunk, u64 page) {
@@ -118,7 +119,7 @@ GPU4FS_FN inline bool is_in_parity(const ChunkState& chunk, u64 page) {
   return (load_shared_16(&chunk.descriptors[page]).high >> 32 & parity_flags) != 0;
 }
 
-// Of a row the slots whose descriptors have one of `flags`, a bit each.
+// The slots of a row whose descriptors have one of `flags`, one bit each.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 slots_with_flags(const LogicalSpace& space, const RowView& view, u32 flags) {
   const ChunkState& chunk = space.chunks[view.chunk];
   u64 found = 0;
@@ -129,18 +130,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 slots_with_flags(const LogicalSpace& space,
   return found;
 }
 
-// The slots whose descriptors were damaged (format::page_flag_unverified).
+// The slots whose descriptors are damaged (format::page_flag_unverified).
 GPU4FS_FN inline u64 unverified_slots(const LogicalSpace& space, const RowView& view) {
   return slots_with_flags(space, view, format::page_flag_unverified);
 }
 
-// The slots that the row's parities include. Unverified ones count as missing, too, for whoever makes other pages from
-// the row, which is right for zeros as well.
+// The slots that the row's parities include. When other pages are computed from the row, unverified slots also count as
+// missing, which is right for zeros as well.
 GPU4FS_FN inline u64 slots_in_parity(const LogicalSpace& space, const RowView& view) {
   return slots_with_flags(space, view, parity_flags);
 }
 
-// Slots [low, high) of a row, those of the pages [first, first + count).
+// Slots [low, high) of a row: those of the pages [first, first + count).
 struct SlotRange {
   u32 low;
   u32 high;
@@ -154,7 +155,7 @@ GPU4FS_FN inline SlotRange covered_slots(const RowView& view, u64 first, u64 cou
   return range;
 }
 
-// Rows [first, end) that the pages [page, page + count) have a part in, and of one stripe maybe others.
+// Rows [first, end) that contain some of the pages [page, page + count), and possibly other rows of one stripe.
 struct RowRange {
   u64 first;
   u64 end;
@@ -167,7 +168,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowRange rows_of_pages(const LogicalSpace& spac
   const u64 unit = row_view(space, index, row).step;
   const u64 at = (page - stripe.first) % unit;
   const u64 here = minimum(count, stripe.first + stripe.page_count - page);
-  // Pages of a slot's end and of the next one's begin have rows in between that are none of theirs.
+  // Between the rows of a slot's last pages and of the next slot's first pages there are rows without any of these
+  // pages.
   const u64 begin = here < unit && at + here <= unit ? row : row - at;
   if (here == count) return {begin, here < unit && at + here <= unit ? row + here : row - at + unit};
   const Stripe last_stripe = stripe_of(chunk, last);
@@ -187,7 +189,7 @@ GPU4FS_FN inline void mark_descriptors_dirty(const ChunkState& chunk, u64 first,
   }
 }
 
-// No bytes of [first, first + count) are in any parity: their stripes are free, or are about to be taken.
+// Bytes of [first, first + count) are in no parity: their stripes are free or are about to be taken.
 GPU4FS_FN GPU4FS_NOINLINE inline void clear_in_parity(const ChunkState& chunk, u64 first, u64 count) {
   for (u64 page = first; page < first + count; ++page) {
     Vector16 descriptor = load_shared_16(&chunk.descriptors[page]);
@@ -197,7 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void clear_in_parity(const ChunkState& chunk, u
   }
 }
 
-// A page of engine memory for a short while; others give theirs back without waiting for anything.
+// A page of engine memory for a short time. Others return theirs without waiting for anything.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 take_scratch(const LogicalSpace& space) {
   GPU4FS_CHECK(space.parity != nullptr);
   constexpr u32 word_count = scratch_page_count / 64;

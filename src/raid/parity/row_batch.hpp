@@ -1,15 +1,16 @@
-// Rows of a chunk with parities for whoever reads them as a whole: what of them is there, where, and the sums of it.
+// Rows of a chunk with parities for code that reads them as a whole: which parts are present, where they are, and their
+// sums.
 //
-// What the loop over a row's pages needs to know of them, addresses and checksums, is found out before the first page
-// is loaded. In the loop nothing is called then, so that no register with a page on its way has to be saved, for which
-// it would have to arrive: while one page is hashed and added the next one is loaded.
+// Addresses and checksums for the loop over a row's pages are determined before the first page is loaded. So the loop
+// calls no functions, and no register of a page in flight has to be saved; for that it would have to arrive first. The
+// next page is loaded while one page is hashed and added.
 //
-// Finding that out is a chain of dependent accesses, as long as the loop itself. So the ranks of a warp look side by
-// side, and at several consecutive rows together. An entry of a row is a slot or, behind the slots, a parity; entry
-// i * width + e of a batch, of row i, is rank (i * width + e) % 32's. A Lane's batch is one row, whose entries it looks
-// at when it comes to them.
+// Determining them is a chain of dependent accesses that takes as long as the loop itself. So the ranks of a warp work
+// in parallel, and on several consecutive rows together. An entry of a row is a slot or, after the slots, a parity.
+// Entry i * width + e of a batch, of row i, belongs to rank (i * width + e) % 32. A Lane's batch is one row, and it
+// examines each entry when it needs it.
 //
-// Uniform, but for what is said to be a rank's own. Under the locks of the rows.
+// Uniform, except for values that are described as a rank's own. Under the locks of the rows.
 #pragma once
 
 #include "base/xxh3.hpp"
@@ -25,15 +26,15 @@ static_assert(entries_of_rank * warp_size == 64);  // the columns of a chunk
 struct RowBatch {
   u32 chunk;
   u32 row_count;
-  u32 rows;        // of these, those that are dealt with, a bit each
+  u32 rows;        // those of them that are processed, one bit each
   u32 width;       // entries of a row
-  u32 data_slots;  // of these, before the parities
+  u32 data_slots;  // those of them before the parities
   u32 reserved;
-  u64 row;  // number of the first one
-  // Entries, a bit each:
+  u64 row;  // number of the first row
+  // Entries, one bit each:
   u64 included;    // in the parities
-  u64 missing;     // slots that are wanted or included and cannot be read
-  u64 rebuilding;  // those that cannot be read, on devices that are being rebuilt: of slots missing ones
+  u64 missing;     // slots that are requested or included and cannot be read
+  u64 rebuilding;  // those on devices that are being rebuilt; slots among them are missing
   u64 parities;    // that can be read
   // Of a rank of a warp:
   RowView view;  // the row of its first entry; a Lane's row
@@ -41,19 +42,19 @@ struct RowBatch {
   u64 checksums[entries_of_rank];
 };
 
-// A row of a batch; its entries, a bit each.
+// A row of a batch; its entries have one bit each.
 struct BatchRow {
   RowView view;
   u32 index;       // in the batch
-  u32 entry;       // its first one
+  u32 entry;       // its first entry
   u64 included;    // slots
   u64 missing;     // slots
-  u64 rebuilding;  // slots, and parities behind them
+  u64 rebuilding;  // slots, and parities after them
   u32 parities;    // that can be read; bit j: parity j
   u32 reserved;
 };
 
-// A row of a batch that has been looked at.
+// A row of a batch whose entries have been examined.
 struct RowAccess {
   const LogicalSpace& space;
   const RowBatch& batch;
@@ -64,7 +65,7 @@ struct RowAccess {
   }
 };
 
-// How many rows of the chunk are looked at together.
+// How many rows of the chunk are examined together.
 template <class Group>
 GPU4FS_FN u32 batch_rows_max(const ChunkState& chunk) {
   return Group::size() == 1 || chunk.column_count > Group::size() ? 1 : Group::size() / chunk.column_count;
@@ -81,7 +82,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 rows_of_entries(const RowBatch& batch, u64 
   return rows;
 }
 
-// Rows [row, row + count), at most batch_rows_max(), all of which are dealt with; not looked at.
+// Rows [row, row + count), at most batch_rows_max(), all of which are processed; not examined yet.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowBatch make_batch(Group g, const LogicalSpace& space, u32 index, u64 row, u32 count) {
   const ChunkState& chunk = space.chunks[index];
@@ -97,8 +98,8 @@ GPU4FS_FN GPU4FS_NOINLINE RowBatch make_batch(Group g, const LogicalSpace& space
   return batch;
 }
 
-// Calls visit(base, slot, is_there) for the entries of the rows among `rows`, each by its rank; `slot` counts on behind
-// the slots.
+// Calls visit(base, slot, is_there) for the entries of the rows among `rows`, each on its rank; after the slots, `slot`
+// continues with the parities.
 template <class Group, class Visit>
 GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, u32 rows, Visit&& visit) {
   const u32 end = batch.row_count * batch.width;
@@ -109,7 +110,7 @@ GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, u32 rows, Visit&& 
   }
 }
 
-// Slots of pages [first, first + count).
+// The slots of pages [first, first + count).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_of_pages(Group g, const RowBatch& batch, u64 first, u64 count) {
   u64 found = 0;
@@ -121,7 +122,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_of_pages(Group g, const RowBatch& batch
   return found;
 }
 
-// Slots whose pages have their bit in a bitmap of the chunk.
+// The slots whose pages have their bit in a bitmap of the chunk.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_in(Group g, const RowBatch& batch, const u64* bitmap) {
   u64 found = 0;
@@ -139,8 +140,8 @@ GPU4FS_FN inline TicketLock& lock_of_row(const LogicalSpace& space, const RowBat
   return row_lock(space, view);
 }
 
-// Locks the rows of the batch that are among `rows`, which are not none. Nobody waits for a lock who holds another: if
-// others hold one of them, only the first row is locked, when they have left it. Answers which are.
+// Locks the rows of the batch that are among `rows`, which is not empty. No caller waits for a lock while it holds
+// another one: if one of the locks is taken, only the first row is locked, after a wait. Returns the locked rows.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 lock_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows) {
   if ((rows & (rows - 1)) != 0) {
@@ -167,18 +168,18 @@ GPU4FS_FN GPU4FS_NOINLINE void unlock_rows(Group g, const LogicalSpace& space, c
   g.sync();
 }
 
-// Of the rows that are locked, how many of the batch are behind the caller then.
+// The number of rows of the batch that the caller has passed when it has processed the locked ones.
 GPU4FS_FN constexpr u32 rows_passed(const RowBatch& batch, u32 wanted, u32 locked) {
   return locked == wanted ? batch.row_count : log2_floor(u64{locked}) + 1;
 }
 
 struct EntryLook {
   u32 is_readable;
-  u32 is_rebuilding;  // and not readable
-  u64 memory;         // 0: a lost device has none
+  u32 is_rebuilding;  // and cannot be read
+  u64 memory;         // 0: a lost device has no memory
 };
 
-// Any rank: announces that the entry is read.
+// Any rank: announces a read of the entry.
 GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& space, const RowView& view, u32 slot) {
   const DevicePlace place = row_entry_place(space, view, slot);
   const device::Device& device = space.devices[place.device];
@@ -193,7 +194,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& spa
 
 enum class LookAt : u32 { slots = 1, parities = 2, both = 3 };
 
-// Of some rows the slots that are in the parities, and `wanted` ones, also if they are in none; the parities.
+// For some rows: the slots that are in the parities, the `wanted` ones even if they are in none, and the parities.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void look_at_rows(Group g, const LogicalSpace& space, RowBatch& batch, u32 rows, u64 wanted,
                                             LookAt what) {
@@ -213,7 +214,7 @@ GPU4FS_FN GPU4FS_NOINLINE void look_at_rows(Group g, const LogicalSpace& space, 
     batch.parities |= u64{g.ballot(is_parity && look.is_readable != 0)} << base;
     batch.rebuilding |= u64{g.ballot(look.is_rebuilding != 0)} << base;
     if constexpr (Group::size() > 1) {
-      // Constant indexes, so that they stay in registers.
+      // Constant indexes, so the values stay in registers.
       if (is_needed) batch.memory[base == 0 ? 0 : 1] = look.memory;
       if (is_slot) batch.checksums[base == 0 ? 0 : 1] = descriptor.low;
     }
@@ -234,7 +235,7 @@ GPU4FS_FN GPU4FS_NOINLINE BatchRow row_of_batch(Group g, const RowBatch& batch, 
   return row;
 }
 
-// What the rank that looked at an entry keeps of it, on a warp.
+// On a warp, the value that the rank of an entry keeps.
 template <class Group, class T>
 GPU4FS_FN T of_entry(Group g, const T (&own)[entries_of_rank], u32 entry) {
   return g.shuffle(entry < warp_size ? own[0] : own[1], entry % warp_size);
@@ -265,14 +266,14 @@ GPU4FS_FN u64 checksum_of_slot(Group g, RowAccess at, u32 slot) {
   }
 }
 
-// The lowest parities that can be read, as many as there are pages missing, or 0: there are none missing, or too few.
+// The lowest readable parities, as many as there are missing pages; 0 if none is missing or if there are too few.
 GPU4FS_FN inline u32 parities_for(u64 missing, u32 parities) {
   return choose_parities(parities, popcount(missing), 0);
 }
 
-// How an entry of a row, a missing slot or a parity that is made anew, follows from the row's sums. Sum j is parity j
-// of the pages that are there, and, if j is one of `parities`, as many as there are pages missing, what of parity j is
-// missing.
+// How to compute an entry of a row, a missing slot or a rebuilt parity, from the row's sums. Sum j is parity j of the
+// available pages. If j is one of `parities`, of which there are as many as missing pages, sum j is the missing part of
+// parity j instead.
 GPU4FS_FN GPU4FS_NOINLINE inline SumWeights weights_of_entry(u64 missing, u32 parities, u32 data_slots, u32 entry) {
   const bool is_parity = entry >= data_slots;
   SumWeights weights = is_parity ? weight_of_sum(entry - data_slots, 1) : 0;
@@ -297,9 +298,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline SumWeights weights_of_entry(u64 missing, u32 pa
   return weights;
 }
 
-// The weights of some entries of the batch, with the parities of parities_for(): of the n-th one of row i they are rank
-// i * (parities of a row) + n's, for no more entries of a row than it has parities. A Lane finds them out when it needs
-// them.
+// The weights of some entries of the batch, with the parities of parities_for(). Those of the n-th one of row i belong
+// to rank i * (parities of a row) + n. A row has at most as many such entries as parities. A Lane computes them when it
+// needs them.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE SumWeights own_weights(Group g, const RowBatch& batch, u64 entries) {
   if (Group::size() == 1 || entries == 0) return 0;
@@ -315,7 +316,7 @@ GPU4FS_FN GPU4FS_NOINLINE SumWeights own_weights(Group g, const RowBatch& batch,
   return weights_of_entry(missing, chosen, batch.data_slots, count_trailing_zeros(left));
 }
 
-// Of an entry that `entries`, those of own_weights() in this row, has.
+// Of an entry in `entries`, which are those of own_weights() in this row.
 template <class Group>
 GPU4FS_FN SumWeights weights_in(Group g, const RowBatch& batch, const BatchRow& row, SumWeights own, u64 entries,
                                 u32 entry) {
@@ -327,34 +328,34 @@ GPU4FS_FN SumWeights weights_in(Group g, const RowBatch& batch, const BatchRow& 
   }
 }
 
-// Sums of a row: for parities [first, first + count). More than one are from 0 on.
+// Sums of a row for parities [first, first + count). If there are several, `first` is 0.
 struct SumRange {
   u32 first;
   u32 count;
 };
 
-// Those for some parities, a bit each.
+// The sums for some parities, one bit each.
 GPU4FS_FN inline SumRange sums_for(u64 parities) {
   if (parities == 0) return {0, 1};
   const u32 last = log2_floor(parities);
   return (parities & (parities - 1)) == 0 ? SumRange{last, 1} : SumRange{0, last + 1};
 }
 
-// What is added up.
+// The terms of a sum.
 struct SumTerms {
-  u64 present;   // slots, a bit each
-  u32 parities;  // a bit each
+  u64 present;   // slots, one bit each
+  u32 parities;  // one bit each
   u32 first;     // sums are for parities from this one on
 };
 
-// Adds up the pages of terms.present that are in the parities, and to the sum for parity j that one, if terms.parities
-// has its bit. Of each page accept(page, slot) says whether it is good, and behind its sum comes
-// pass(page, slot); what is not good ends it with false, and `result` is not set.
+// Adds up the pages of terms.present that are in the parities, and adds parity j to the sum for parity j if
+// terms.parities has its bit. accept(page, slot) says of each page whether it is good; after its addition pass(page,
+// slot) is called. A bad page ends this with false, and `result` is not set.
 template <u32 count, class Group, class Accept, class Pass>
 GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, RowAccess at, SumTerms terms,
                                                           ParityPages<Group, count>& result, Accept&& accept,
                                                           Pass&& pass) {
-  // A warp has registers for one sum; more are in memory, be it spilled.
+  // A warp has registers for one sum; more are in memory, possibly spilled.
   u64 present = terms.present;
   u32 parities = terms.parities;
   constexpr bool is_local = Group::size() > 1 && count == 1;

@@ -1,9 +1,9 @@
-// Reading rows of chunks with parities while devices are lost.
+// Reads rows of chunks with parities while devices are lost.
 //
-// One pass over a row gives all its pages that are wanted: those that are there are verified, given out and added up in
-// registers, and what is missing follows from the sums and the parities (base/galois.hpp). So a row is read once,
-// whatever number of its pages is lost. What does not match its checksum is left to reading page by page
-// (reconstruct.hpp), which tries all that can be tried.
+// One pass over a row yields all its requested pages. Available pages are verified, copied and added up in registers.
+// Missing pages follow from the sums and the parities (base/galois.hpp). So a row is read once, however many of its
+// pages are lost. If a page does not match its checksum, the caller reads page by page (reconstruct.hpp), which tries
+// all possibilities.
 //
 // Uniform.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace gpu4fs::raid {
 
-// What is read: `count` pages of one chunk.
+// The target of a read: `count` pages of one chunk.
 struct RowTarget {
   u32 chunk;
   u32 verifies;  // 1: pages have checksums
@@ -38,9 +38,9 @@ GPU4FS_FN void store_whole_page(Group g, const PageRegisters<Group>& page, u8* d
 // A row that is read.
 struct RowReadPlan {
   BatchRow row;
-  u64 wanted;     // slots, a bit each
-  u32 parities;   // that the missing ones are made from, a bit each
-  SumRange sums;  // count 0: nothing that is wanted is missing
+  u64 wanted;     // slots, one bit each
+  u32 parities;   // those from which missing pages are computed, one bit each
+  SumRange sums;  // count 0: no requested page is missing
   u32 is_possible;
 };
 
@@ -57,7 +57,7 @@ GPU4FS_FN RowReadPlan plan_row_read(Group g, const RowBatch& batch, u64 wanted, 
   return plan;
 }
 
-// A row that is read, with what it is read for.
+// A row that is read, and its target.
 struct RowReader {
   const LogicalSpace& space;
   const RowTarget& target;
@@ -70,7 +70,7 @@ struct RowReader {
   }
 };
 
-// False: the page is not what its checksum says. A Lane gives it out in the same pass.
+// False: the page does not match its checksum. A Lane copies it in the same pass.
 template <class Group>
 GPU4FS_FN bool verify_slot(Group g, RowReader reader, const PageRegisters<Group>& page, u32 slot) {
   if (reader.target.verifies == 0) {
@@ -86,7 +86,7 @@ GPU4FS_FN bool verify_slot(Group g, RowReader reader, const PageRegisters<Group>
   }
 }
 
-// After verify_slot().
+// Called after verify_slot().
 template <class Group>
 GPU4FS_FN void give_out(Group g, RowReader reader, const PageRegisters<Group>& page, u32 slot) {
   if constexpr (Group::size() > 1) {
@@ -94,7 +94,7 @@ GPU4FS_FN void give_out(Group g, RowReader reader, const PageRegisters<Group>& p
   }
 }
 
-// The pages that are there and the parities that are used: sums are what is missing of these then.
+// The available pages and the used parities; the sums are then the missing parts of these parities.
 template <class Group, u32 count>
 GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, RowReader reader, ParityPages<Group, count>& sums) {
   const u64 present = (reader.plan.wanted | reader.plan.row.included) & ~reader.plan.row.missing;
@@ -108,12 +108,12 @@ GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, RowReader reader, ParityPage
       });
 }
 
-// What is wanted and missing. The missing pages add up to the sum of parity 0: the second of two is what the first
-// leaves.
+// The requested missing pages. All missing pages add up to the sum of parity 0, so the second of two is this sum minus
+// the first.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, RowReader reader, SumWeights own, SumPage<Group>* sums) {
   const u64 missing = reader.plan.row.missing;
-  // With three, the weights of the second would be for sums that the first has changed.
+  // With three, the weights of the second page would apply to sums that the first has changed.
   const bool adds_up =
       (reader.plan.parities & 1) != 0 && popcount(missing) == 2 && (missing & ~reader.plan.wanted) == 0;
   for (u64 left = missing & reader.plan.wanted; left != 0; left &= left - 1) {
@@ -177,13 +177,14 @@ GPU4FS_FN bool read_planned_row(Group g, RowReader reader, SumWeights own) {
 
 }  // namespace detail
 
-// What became of some rows.
+// The result for some rows.
 struct RowsRead {
-  u32 row_count;  // that were looked at
-  u32 failed;     // of these, a bit each: not all that is wanted of them could be had, and any may have been given out
+  u32 row_count;  // number of processed rows
+  u32 failed;     // those of them, one bit each, of which not all requested pages could be had; any of these may have
+                  // been copied
 };
 
-// The pages of `target` that lie in rows [row, end), or in the first ones of these.
+// The pages of `target` that lie in rows [row, end), or in the first ones of these rows.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space, const RowTarget& target, u64 row,
                                              u64 end) {

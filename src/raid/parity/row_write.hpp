@@ -1,25 +1,25 @@
-// Writing pages of chunks with parities.
+// Writes pages of chunks with parities.
 //
-// Rows that a run of pages covers as a whole are written in one pass: each page is read once, hashed, stored and
-// added to the sums in registers, which are the row's parities. Their stripe was free and belongs to the command
-// alone, so nobody else looks at the row.
+// Rows that a run of pages covers completely are written in one pass: each page is read once, hashed, stored and added
+// to the sums in registers, which are the row's parities. Their stripe was free and belongs to the command alone, so no
+// other command uses the row.
 //
-// Of other rows the pages come first; then, under the row's lock, the sums are added to the parities that stand
-// there, or, when those include nothing yet, replace them, and the descriptors say that the pages are included.
-// So parities fit what they include at any time, and a page is protected when its write has ended.
+// In other rows the pages are written first. Then, under the row's lock, the sums are added to the existing parities,
+// or replace them if these include nothing yet, and the descriptors say that the pages are included. So parities match
+// the included pages at any time, and a page is protected when its write has ended.
 //
-// Crashes. A parity that a durable page depends on must not be half written. Rows with durable pages get no new ones:
-// pages are allocated in whole stripes, and what a command or a shard has left of one at a checkpoint's snapshot is not
-// given out (space/stripes.hpp). A command that was given its page before the snapshot and comes to write it after the
-// snapshot is told to begin again: retry_after_checkpoint. The look at the snapshot and the update of the parities
-// count as one running update, and the checkpoint waits, before it makes itself durable, until it saw none: what began
-// before it is complete, what begins later sees the snapshot. Pages of the checkpoint itself (PageUse::metadata) are
-// exempt.
+// Crashes. A parity on which a durable page depends must not be half written. So rows with durable pages get no new
+// ones: pages are allocated in whole stripes, and if a command or a shard has pages of a stripe left at a checkpoint's
+// snapshot, they are not allocated (space/stripes.hpp). A command that got its page before the snapshot and writes it
+// after the snapshot is restarted: retry_after_checkpoint. The test for the snapshot and the update of the parities
+// count as one running update. Before the checkpoint makes itself durable, it waits until it has seen no running
+// update: earlier updates are complete, and later ones see the snapshot. Pages of the checkpoint itself
+// (PageUse::metadata) are exempt.
 //
-// A lost device keeps what it had. Its pages are in the parities alone, which are written before the command ends; its
-// parities are not written.
+// A lost device keeps its old content. Its pages are only in the parities, which are written before the command ends;
+// its parities are not written.
 //
-// Uniform; synchronise the group.
+// Uniform; synchronises the group.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -28,7 +28,7 @@
 
 namespace gpu4fs::raid {
 
-// What is written: `count` pages of one chunk.
+// The source of a write: `count` pages of one chunk.
 struct RowSource {
   u32 chunk;
   u32 hashes;     // 1: pages have checksums
@@ -52,15 +52,15 @@ struct RowPart {
   u32 reserved;
 };
 
-// As raid/page_run_io.hpp has it: an unwritten block being filled counts as one epoch older.
+// As in raid/page_run_io.hpp: an unwritten block that is being filled counts as one epoch older.
 GPU4FS_FN inline u32 birth_of(const LogicalSpace& space, const ChunkState& chunk, u64 page) {
   const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
   GPU4FS_CHECK_GT(epoch, u64{1});
   return static_cast<u32>(epoch - (page_bit(chunk.bitmaps.stable, page) ? 1 : 0));
 }
 
-// One page from any alignment; the hash is that of the bytes written, whatever becomes of the source. A Lane's
-// `page` then is the page that was written.
+// One page of any alignment. The hash is that of the bytes written, even if the source changes meanwhile. On a Lane
+// `page` is then the written page.
 template <class Group>
 GPU4FS_FN u64 store_row_page(Group g, PageRegisters<Group>& page, u8* memory, u64 address, bool hashes) {
   if constexpr (Group::size() == 1) {
@@ -78,12 +78,12 @@ GPU4FS_FN u64 store_row_page(Group g, PageRegisters<Group>& page, u8* memory, u6
   }
 }
 
-// Where a page goes.
+// The target of a page.
 struct SlotTarget {
   Status status;
   u32 birth_epoch;
   u8* memory;
-  u32 scratch;  // that `memory` is, or no_scratch
+  u32 scratch;  // the page with `memory`, or no_scratch
   u32 reserved;
 };
 
@@ -95,17 +95,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
   if (status == Status::ok) return {Status::ok, birth, page_memory(space, location, 0), no_scratch, 0};
   const u32 device = page_place(space, location, 0).device;
   if (!tolerates_write_error(space, device)) return {status, 0, nullptr, no_scratch, 0};
-  // The parities alone will have it.
+  // Only the parities will have this page.
   const u32 scratch = take_scratch(space);
   return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
 }
 
-// Rows that are written. In a plain pool the ranks of a warp find out where their pages and parities go before the
-// first page is stored; otherwise, and on a Lane, the leader plans slot by slot.
+// Rows that are written. In a plain pool the ranks of a warp determine the places of pages and parities before the
+// first page is stored. Otherwise, and on a Lane, the leader plans slot by slot.
 struct WriteBatch {
   RowBatch rows;
-  u64 wanted;      // slots that are written, a bit each
-  u32 is_plain;    // 1: nothing was lost and no device is stacked when the rows were planned
+  u64 wanted;      // slots that are written, one bit each
+  u32 is_plain;    // 1: no device was lost or stacked when the rows were planned
   u32 is_planned;  // 1: `rows` has the memory of all entries
   // Of a rank of a warp:
   u32 birth_epochs[entries_of_rank];
@@ -129,7 +129,7 @@ GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSp
       const u8* memory = device::memory_at(space.devices[place.device], place.offset, page_size);
       const u32 birth =
           slot < batch.rows.data_slots ? birth_of(space, space.chunks[source.chunk], row_page(view, slot)) : 0;
-      // Constant indexes, so that they stay in registers.
+      // Constant indexes, so the values stay in registers.
       batch.rows.memory[base == 0 ? 0 : 1] = reinterpret_cast<std::uintptr_t>(memory);
       batch.birth_epochs[base == 0 ? 0 : 1] = birth;
     });
@@ -137,16 +137,16 @@ GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSp
   return batch;
 }
 
-// Leader: whether the part, of a row that is not written as a whole, may be added to its parities.
+// Leader: whether the part of a row that is not written as a whole may be added to its parities.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_part(const LogicalSpace& space, const RowPart& part) {
   for (u32 slot = part.low; slot < part.high; ++slot) {
-    // Written once already: only a damaged map leads here.
+    // It has already been written; only a damaged map leads here.
     if (is_in_parity(space.chunks[part.view.chunk], row_page(part.view, slot))) return Status::corrupt_structure;
   }
   return Status::ok;
 }
 
-// What is written of a row, of which that is one page at least.
+// The part of a row that is written, at least one page.
 template <class Group>
 GPU4FS_FN RowPart part_of_row(Group g, const LogicalSpace& space, const WriteBatch& batch, u32 index) {
   const BatchRow row = row_of_batch(g, batch.rows, index);
@@ -173,8 +173,8 @@ GPU4FS_FN inline void end_slot(const LogicalSpace& space, const RowPart& part, u
   }
 }
 
-// The pages of the part, highest slot first, and their sums. `is_fast`: all slots are planned and the source is
-// aligned; then nothing is called while the next page is on its way.
+// Writes the pages of the part, highest slot first, and computes their sums. `is_fast`: all slots are planned and the
+// source is aligned. Then no function is called while the next page is loaded.
 template <bool is_fast, class Group, u32 count>
 GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, LogicalSpace& space, const RowSource& source, const RowPart& part,
                                              const WriteBatch& batch, ParityPages<Group, count>& sums) {
@@ -221,11 +221,12 @@ GPU4FS_FN Status write_row_pages(Group g, LogicalSpace& space, const RowSource& 
 
 struct ParityAccess {
   Status status;
-  u32 parities;    // a bit each: those on devices that are not lost
-  u32 is_partial;  // 1: one on a device that is being rebuilt was left as it is
+  u32 parities;    // one bit each: those on devices that are not lost
+  u32 is_partial;  // 1: a parity on a device that is being rebuilt was left unchanged
 };
 
-// Leader: announces the change of the parities, or, with a status, of none; `reads`: what stands there is read too.
+// Leader: announces the change of the parities, or returns a status and announces none. `reads`: the existing parities
+// are read too.
 GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace& space, const RowView& view, u32 count,
                                                              bool reads) {
   const u32 all = (1u << count) - 1;
@@ -241,7 +242,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace&
     if (status == Status::ok) {
       status = begin_parity_write(space, view, j);
     } else {
-      // What cannot be read cannot be brought in line: the parity is as good as lost, and its device goes with it.
+      // A parity that cannot be read cannot be updated: it is as good as lost, and so is its device.
       (void)tolerates_write_error(space, device);
     }
     if (status == Status::ok) {
@@ -256,7 +257,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace&
   return access;
 }
 
-// Announced before.
+// The writes are already announced.
 template <class Group, u32 count>
 GPU4FS_FN void store_parities(Group g, LogicalSpace& space, const RowView& view, u32 parities,
                               const ParityPages<Group, count>& sums) {
@@ -270,14 +271,14 @@ GPU4FS_FN void store_parities(Group g, LogicalSpace& space, const RowView& view,
   }
 }
 
-// Leader, under the row's lock, the update being counted: whether the row's parities may change.
+// Leader, under the row's lock, while the update is counted: whether the row's parities may change.
 GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& space, const RowSource& source,
                                                             const RowPart& part) {
   if (GPU4FS_MUTANT(snapshot_rows_changed, source.is_exempt != 0, true)) return Status::ok;
   const ChunkState& chunk = space.chunks[source.chunk];
   for (u32 slot = 0; slot < part.view.slot_count; ++slot) {
     const u64 page = row_page(part.view, slot);
-    // Freed since: the durable checkpoint still needs it.
+    // The page was freed meanwhile; the durable checkpoint still needs it.
     const bool is_durable = page_bit(chunk.bitmaps.staged, page) || page_bit(chunk.bitmaps.freed_old, page);
     if (is_durable && is_in_parity(chunk, page)) return Status::retry_after_checkpoint;
   }
@@ -287,12 +288,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& 
 struct UpdatePlan {
   Status status;
   u32 counter;     // of begin_use()
-  u32 adds;        // 1: to what stands there
-  u32 parities;    // a bit each: that are written
-  u32 is_partial;  // 1: those on devices that are being rebuilt are left to the rebuild
+  u32 adds;        // 1: to the existing parities
+  u32 parities;    // one bit for each that is written
+  u32 is_partial;  // 1: parities on devices that are being rebuilt are left to the rebuild
 };
 
-// The sums of the part become part of the row's parities.
+// Adds the sums of the part to the row's parities.
 template <class Group, u32 count>
 GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, const RowSource& source,
                                                  const RowPart& part, ParityPages<Group, count>& sums) {
@@ -325,7 +326,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
       store_shared_16(descriptor, value);
       if (plan.is_partial != 0) set_rebuild_todo(chunk, row_page(view, slot));
     }
-    // Before the update ends: a checkpoint that waits for it writes the flags.
+    // This happens before the update ends: a checkpoint that waits for it writes the flags.
     for (u32 slot = part.low; slot < part.high; ++slot) mark_descriptors_dirty(chunk, row_page(view, slot), 1);
     end_use(space.parity->updates, plan.counter);
     row_lock(space, view).unlock();
@@ -377,8 +378,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_counted_rows(Group g, LogicalSpace& space
 
 }  // namespace detail
 
-// Writes the pages, which the caller has allocated, their descriptors and parities. Status: retry_after_checkpoint
-// (above); corrupt_structure for pages that were written before; what the devices say.
+// Writes the pages, which the caller has allocated, with their descriptors and parities. Status: retry_after_checkpoint
+// (above); corrupt_structure for pages that were already written; errors of the devices.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_rows(Group g, LogicalSpace& space, const RowSource& source) {
   GPU4FS_CHECK_GT(source.count, u64{0});

@@ -1,12 +1,11 @@
 // Filling devices that are being rebuilt: pages of mirrors.
 //
-// Copied are pages that the durable checkpoint, or a record of the log, refers to: these are not
-// written any more, and not given to anybody else before a checkpoint is published, which waits
-// (begin_repairs() in raid/repair_pages.hpp). The exceptions are unwritten blocks that are filled
-// where they stand; for those see rebuild_todo.hpp. Pages that become stable with the checkpoint
-// being written may still be on their way, so chunks that take part in it are left for later.
+// Only pages are copied to which the durable checkpoint or a record of the log refers. Such pages are not written, and
+// they are not reused before a checkpoint is published, which waits (begin_repairs() in raid/repair_pages.hpp).
+// Unwritten blocks that are filled in place are an exception, see rebuild_todo.hpp. Pages that become stable with the
+// checkpoint being written may still be in flight, so chunks of this checkpoint are left for later.
 //
-// Nothing is stored that does not match its checksum, as far as pages have one. Uniform.
+// A page that has a checksum and does not match it is not stored. Uniform.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -29,9 +28,8 @@ GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, wire::RebuildCount 
 
 namespace detail {
 
-// Bits of pages [page, page + 64) that the durable checkpoint or the log keeps from being written;
-// 0 while a checkpoint writes pages of the chunk. The caller is counted by begin_repairs(), and
-// stays so while it uses them.
+// Bits of those pages [page, page + 64) that the durable checkpoint or the log protects from writes; 0 while a
+// checkpoint writes pages of the chunk. The caller is counted by begin_repairs() for as long as it uses them.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 settled_pages(const ChunkState& chunk, u64 page) {
   const u64 stable = bitmap_bits_64(chunk, chunk.bitmaps.stable, page);
   const u64 committed = bitmap_bits_64(chunk, chunk.bitmaps.committed, page);
@@ -40,8 +38,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 settled_pages(const ChunkState& chunk, u64 
 }
 
 struct CopyTargets {
-  u32 copies;  // a bit each: on devices that are being rebuilt
-  u32 source;  // copy that is read
+  u32 copies;  // one bit each: those on devices that are being rebuilt
+  u32 source;  // the copy that is read
 };
 
 GPU4FS_FN inline CopyTargets find_targets(const LogicalSpace& space, const PageLocation& location) {
@@ -52,7 +50,7 @@ GPU4FS_FN inline CopyTargets find_targets(const LogicalSpace& space, const PageL
   return targets;
 }
 
-// Announces writing `count` pages of the target copies; answers which take it.
+// Announces the write of `count` pages of the target copies. Returns the copies that accept it.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_targets(const LogicalSpace& space, const PageLocation& location, u64 count,
                                                    u32 copies) {
   u32 begun = 0;
@@ -73,8 +71,8 @@ GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation&
   }
 }
 
-// Pages [location.page, + count), one behind the other in every copy, from `source` into the target
-// copies. Answers those that did not match, a bit each. Nothing is called in the loop: the next page is on its way.
+// Copies the pages [location.page, + count), which are contiguous in every copy, from `source` to the target copies.
+// Returns those that did not match, one bit each. The loop calls no functions, because the next page is being loaded.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space, const PageLocation& location,
                                                 u32 count, CopyTargets targets, bool verifies) {
@@ -108,7 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& spa
   return failed;
 }
 
-// A page whose preferred copy is of no use, from any other that is.
+// Copies a page whose preferred copy is bad from any good copy.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& space, const PageLocation& location,
                                                 u32 copies, bool verifies, RebuildOutcome& outcome) {
@@ -134,7 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
   on_leader(g, [&] { set_rebuild_todo(chunk, location.page); });
 }
 
-// Of the run's pages those that the target copies do not have yet, a bit each.
+// Those pages of the run that the target copies do not have yet, one bit each.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space, const PageLocation& location, u32 count,
                                             u32 copies, bool verifies) {
@@ -192,8 +190,8 @@ GPU4FS_FN constexpr u64 without_run(u64 bits, const BitRun& run) {
   return end == 64 ? 0 : bits & (~u64{0} << end);
 }
 
-// Leader: what of [page, page + 64) can be copied now; its bits are cleared. Pages that are free
-// need nothing.
+// Leader: the pages of [page, page + 64) that can be copied at this time; their bits are cleared. Free pages need no
+// copy.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& chunk, u64 page, u64 wanted) {
   const u64 todo = bitmap_bits_64(chunk, chunk.rebuild_todo, page) & wanted;
   if (todo == 0) return 0;

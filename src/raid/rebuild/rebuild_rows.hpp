@@ -1,13 +1,11 @@
-// Filling devices that are being rebuilt: rows of chunks with parities.
+// Fills devices that are being rebuilt: rows of chunks with parities.
 //
-// A row is made whole at once, under its lock. What of it lies on those devices, pages and
-// parities, is a sum of multiples of what can be read, so one pass over the row yields up to three
-// of them together. Every page that is read or made is compared with its checksum before anything
-// is stored; parities, which have none, follow from the pages.
+// A row is completed at once, under its lock. Its pages and parities on these devices are sums of multiples of the
+// readable ones, so one pass over the row yields up to three of them together. Every page that is read or computed is
+// compared with its checksum before anything is stored. Parities have no checksums; they follow from the pages.
 //
-// A row is taken while a page of it is settled (rebuild_copies.hpp): then its stripe is nobody's to
-// write as a whole, and what is added to it is added under the lock. Other rows wait for the
-// checkpoint that settles them, or are free.
+// A row is processed while one of its pages is settled (rebuild_copies.hpp). Then no command writes its stripe as a
+// whole, and additions to it happen under the lock. Other rows wait for the checkpoint that settles them, or are free.
 //
 // Uniform.
 #pragma once
@@ -19,15 +17,15 @@
 namespace gpu4fs::raid {
 namespace detail {
 
-// How the outputs of a row, entries that are made, follow from what is there.
+// How the outputs of a row, the computed entries, follow from the available ones.
 struct RowRecipe {
-  u32 parities;  // that are used, a bit each
+  u32 parities;  // those that are used, one bit each
   SumRange sums;
-  u32 is_first;    // 1: parities_for(), for which ranks have the weights
+  u32 is_first;    // 1: those of parities_for(), for which ranks have the weights
   SumWeights own;  // a rank's
 };
 
-// With the `choice`-th set of parities; without any, though pages are missing, there is none of that number.
+// With the set of parities number `choice`. If pages are missing and the recipe has no parities, there is no such set.
 GPU4FS_FN inline RowRecipe make_recipe(const RowBatch& batch, const BatchRow& row, u64 outputs, SumWeights own,
                                        u32 choice) {
   const u32 parities = choose_parities(row.parities, popcount(row.missing), choice);
@@ -43,14 +41,14 @@ GPU4FS_FN SumWeights weights_of_output(Group g, const RowBatch& batch, const Bat
   return weights >> (8 * recipe.sums.first);
 }
 
-// One reading of the row: sums become the parities of the pages that are there, and, of parities that are used, what is
-// missing of them. Answers the slots that do not match their checksum: sums of a row with such ones are worth nothing.
+// One read of the row. The sums become the parities of the available pages, and for used parities the missing part.
+// Returns the slots that do not match their checksums; then the sums are useless.
 template <u32 count, class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 sum_readable(Group g, RowAccess at, const RowRecipe& recipe,
                                            ParityPages<Group, count>& sums) {
   const bool verifies = at.space.data_checksums != 0;
   u64 bad = 0;
-  // Of what is included nothing changes under the lock.
+  // Included pages do not change under the lock.
   const auto verify = [&](const PageRegisters<Group>& page, u32 slot) {
     if (!verifies) return true;
     if (xxh3_registers(g, page, at.address_of(slot)) != checksum_of_slot(g, at, slot)) bad |= u64{1} << slot;
@@ -71,7 +69,7 @@ struct OutputPlace {
 GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace& space, const RowView& view, u32 slot) {
   const DevicePlace place = row_entry_place(space, view, slot);
   const device::Device& device = space.devices[place.device];
-  // Given up meanwhile, or read again already.
+  // The device was given up meanwhile, or is already read again.
   if (!is_rebuilding(space, place.device)) return {Status::device_failed, place.device, 0, nullptr};
   const Status status = device::begin_write(device, place.offset, page_size);
   if (status != Status::ok) {
@@ -81,8 +79,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace&
   return {Status::ok, place.device, place.offset, device::memory_at(device, place.offset, page_size)};
 }
 
-// A warp knows where it goes from its look at the row, which says too that the device is being rebuilt. Should that
-// have been given up since, nothing is lost by the bytes: the memory stays mapped while a task is in the step gate.
+// A warp knows the place from its examination of the row, which also says that the device is being rebuilt. If the
+// device has been given up since then, the write does no harm: the memory stays mapped while a task is in the step
+// gate.
 template <class Group>
 GPU4FS_FN OutputPlace begin_output(Group g, RowAccess at, u32 output) {
   if constexpr (Group::size() > 1) {
@@ -91,7 +90,7 @@ GPU4FS_FN OutputPlace begin_output(Group g, RowAccess at, u32 output) {
   return on_leader(g, [&] { return announce_output(at.space, at.row.view, output); });
 }
 
-// What stands there, on a device that is being rebuilt.
+// The existing content on a device that is being rebuilt.
 template <class Group>
 GPU4FS_FN bool can_be_read(Group g, const LogicalSpace& space, const BatchRow& row, u32 entry) {
   return on_leader(g, [&] {
@@ -102,10 +101,10 @@ GPU4FS_FN bool can_be_read(Group g, const LogicalSpace& space, const BatchRow& r
 
 enum class OutputResult : u32 { mismatch, is_there, stored };
 
-// What is stored of outputs.
+// Which outputs are stored.
 enum class Storing : u32 { nothing, changes, everything };
 
-// Brings an output to its place, unless it is there already.
+// Writes an output to its place unless the place has the same content.
 template <class Group>
 GPU4FS_FN OutputResult store_output(Group g, RowAccess at, u32 output, const PageRegisters<Group>& page,
                                     Storing storing) {
@@ -121,8 +120,8 @@ GPU4FS_FN OutputResult store_output(Group g, RowAccess at, u32 output, const Pag
   return stores ? OutputResult::stored : OutputResult::is_there;
 }
 
-// Makes an output from the sums; pages among them are what they should be, or it is a mismatch. Then it may be brought
-// to its place.
+// Computes an output from the sums. A page must match its checksum, otherwise this is a mismatch. Then the output may
+// be stored.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE OutputResult make_output(Group g, RowAccess at, const RowRecipe& recipe,
                                                    const SumPage<Group>* sums, u32 output, Storing storing) {
@@ -141,8 +140,8 @@ struct RowAttempt {
   u64 bad;  // slots that can be read and do not match
 };
 
-// With one choice of parities. Nothing is stored unless all outputs match, and, if parities follow from them, all other
-// missing pages, which are lost for good or need not be stored.
+// With one choice of parities. Nothing is stored unless all outputs match and, if parities follow from them, all other
+// missing pages, which are lost or need not be stored.
 template <u32 count, class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, RowAccess at, u64 outputs, const RowRecipe& recipe,
                                                   bool is_fresh) {
@@ -164,13 +163,13 @@ GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, RowAccess at, u64 out
   return {1, stored, 0};
 }
 
-// Every choice of parities until the outputs match.
+// Tries every choice of parities until the outputs match.
 template <class Group>
 GPU4FS_FN RowAttempt make_row(Group g, RowAccess at, u64 outputs, SumWeights own, bool is_fresh) {
   if (outputs == 0) return {1, 0, 0};
   for (u32 choice = 0;; ++choice) {
     const RowRecipe recipe = make_recipe(at.batch, at.row, outputs, own, choice);
-    // Without a missing slot there is one way.
+    // Without a missing slot there is only one choice.
     if (at.row.missing != 0 ? recipe.parities == 0 : choice != 0) return {0, 0, 0};
     RowAttempt attempt{};
     switch (recipe.sums.count) {
@@ -188,7 +187,7 @@ GPU4FS_FN RowAttempt make_row(Group g, RowAccess at, u64 outputs, SumWeights own
   }
 }
 
-// Outputs without the pages among them that are right already, as on a device that comes back.
+// The outputs without pages that are already right, as on a device that returns.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 without_known_pages(Group g, RowAccess at) {
   const ChunkState& chunk = at.space.chunks[at.batch.chunk];
@@ -204,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 without_known_pages(Group g, RowAccess at) {
   return outputs;
 }
 
-// Rows that are locked lose the bits of their pages, but for those that have one in `keeping`, which may be null.
+// Clears the bits of the pages of locked rows, except for rows with a page in `keeping`, which may be null.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void clear_todo_of_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows,
                                                   const u64* keeping) {
@@ -218,13 +217,14 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_todo_of_rows(Group g, const LogicalSpace& s
   });
 }
 
-// Locks rows of the batch among `candidates`, the caller being counted by begin_repairs(); they are batch.rows then.
-// Answers those that can be taken, with a page that is settled, and in *todo their pages with a bit.
+// Locks rows of the batch among `candidates`; they are then batch.rows. The caller is counted by begin_repairs().
+// Returns those that can be processed because they have a settled page, and in *todo those of their pages that have a
+// bit.
 template <class Group>
 GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch& batch, u32 candidates, u64* todo) {
   const ChunkState& chunk = space.chunks[batch.chunk];
   batch.rows = lock_rows(g, space, batch, candidates);
-  u64 settled = 0;  // that the durable checkpoint or the log keeps from being written
+  u64 settled = 0;  // protected from writes by the durable checkpoint or the log
   u64 found = 0;
   for_each_entry(g, batch, batch.rows, [&](u32 base, u32 slot, bool is_there) {
     const bool is_slot = is_there && slot < batch.view.slot_count;
@@ -239,14 +239,14 @@ GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch&
     return load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
   });
   const u32 begun = is_changing ? 0 : rows_of_entries(batch, *todo) & rows_of_entries(batch, settled);
-  // Nothing can be done about the others now. Pages of them that are free lose their bits.
+  // The others cannot be processed at this time. Their free pages lose their bits.
   clear_todo_of_rows(g, space, batch, batch.rows & ~begun, chunk.bitmaps.busy);
   return begun;
 }
 
 struct RowRebuilt {
-  u64 bad;          // slots that do not match, for which the row was left as it was; 0: it is dealt with, and counted
-  bool is_cleared;  // its pages have no more to be done
+  u64 bad;          // slots that do not match, because of which the row was left unchanged; 0: it is done and counted
+  bool is_cleared;  // its pages need no more work
 };
 
 template <class Group>
@@ -265,14 +265,14 @@ GPU4FS_FN GPU4FS_NOINLINE RowRebuilt rebuild_row(Group g, RowAccess at, SumWeigh
   return {0, made.is_done != 0 || !too_few};
 }
 
-// What became of some rows.
+// The result for some rows.
 struct RowsRebuilt {
-  u32 row_count;  // that were dealt with
+  u32 row_count;  // number of processed rows
   u32 reserved;
-  u64 bad_slots;  // of the row behind them: what does not match; 0: nothing
+  u64 bad_slots;  // of the next row: slots that do not match; 0: none
 };
 
-// The first ones of the rows. As lock_rows_to_rebuild().
+// For the first ones of the rows. As lock_rows_to_rebuild().
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace& space, u32 index, RowRange rows,
                                                     bool is_fresh, RebuildOutcome& outcome) {
@@ -304,7 +304,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
   return done;
 }
 
-// Of a row that is not locked: nothing more can be done for it.
+// For a row that is not locked: nothing more can be done for it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u32 index, u64 row,
                                            RebuildOutcome& outcome) {
@@ -324,7 +324,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u
 
 }  // namespace detail
 
-// The rows of pages [page, page + count) of a chunk with parities, at most 64, that have pages with their bit.
+// The rows of pages [page, page + count), at most 64, of a chunk with parities: those that have pages with their bit.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpace& space, u32 index, u64 page,
                                                       u32 count, bool is_fresh) {
@@ -337,12 +337,12 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
   if (!has_todo) return outcome;
   const RowRange range = on_leader(g, [&] { return rows_of_pages(space, index, page, count); });
   const u32 counter = on_leader(g, [&] { return begin_repairs(space); });
-  u32 attempts = 0;  // with the row that is tried
+  u32 attempts = 0;  // for the row that is being tried
   for (u64 row = range.first; row < range.end;) {
     const detail::RowsRebuilt done = detail::rebuild_batch(g, space, index, {row, range.end}, is_fresh, outcome);
     row += GPU4FS_MUTANT(rebuild_row_skipped, done.row_count, done.row_count + 1);
     if (done.bad_slots == 0) {
-      // The row that was tried before, always the first one of a call, is behind.
+      // The row that was tried before, always the first one of a call, is done.
       attempts = 0;
       continue;
     }

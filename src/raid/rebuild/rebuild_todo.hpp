@@ -1,18 +1,17 @@
-// Which pages devices that are being rebuilt may lack: a bit a page, ChunkState::rebuild_todo.
+// Which pages may be missing on devices that are being rebuilt: one bit for each page, ChunkState::rebuild_todo.
 //
-// The bits are set when a rebuild begins, while no step runs, of all pages that somebody may need:
-// those of the file system, and those that commands have allocated and not yet committed. From then
-// on what is written goes to those devices as well, so nothing else has to be remembered, with two
-// exceptions:
-//   - a page is written where it stands while a rebuild may be copying it. Only unwritten blocks of chunks without
-//     parities are. The copy may be older and come later, so the writer sets the bit again after its write;
-//   - a page is added to a parity that has not been rebuilt. Nobody knows what stands there, so the parity is left as
-//     it is, and the page's bit is set.
-// Of chunks with parities a row is what is rebuilt: while no page of it has its bit, all that the
-// devices hold of it is right, save rows whose stripe is free. There the bits change under the
-// row's lock.
+// The bits are set when a rebuild begins, while no step runs, for all pages that may be needed: those of the file
+// system, and those that commands have allocated and not yet committed. From then on writes go to those devices as
+// well, so nothing else has to be remembered, with two exceptions:
+//   - A page is written in place while a rebuild may be copying it. This happens only to unwritten blocks of chunks
+//     without parities. The copy may have the older content and be stored later, so the writer sets the bit again after
+//     its write.
+//   - A page is added to a parity that has not been rebuilt. The content of this parity is unknown, so it is left
+//     unchanged, and the page's bit is set.
+// In chunks with parities the rebuild works on whole rows: if no page of a row has its bit, everything that the devices
+// hold of the row is right, except for rows whose stripe is free. There the bits change under the row's lock.
 //
-// Leader's work.
+// For the leader.
 #pragma once
 
 #include "raid/device_loss.hpp"
@@ -35,7 +34,7 @@ GPU4FS_FN inline void clear_rebuild_todo(const ChunkState& chunk, u64 page) {
   fetch_and<Order::acq_rel, Scope::engine>(&chunk.rebuild_todo[page / 64], ~(u64{1} << (page % 64)));
 }
 
-// Of pages [page, page + 64) those with a bit in `pages`.
+// Clears the bits in `pages` of the pages [page, page + 64).
 GPU4FS_FN inline void clear_rebuild_todo_bits(const ChunkState& chunk, u64 page, u64 pages) {
   u64* const words = &chunk.rebuild_todo[page / 64];
   const u32 shift = page % 64;
@@ -45,8 +44,7 @@ GPU4FS_FN inline void clear_rebuild_todo_bits(const ChunkState& chunk, u64 page,
   if (high != 0) fetch_and<Order::acq_rel, Scope::engine>(&words[1], ~high);
 }
 
-// Pages [first, first + count), of which the durable checkpoint may know, have been written where
-// they stand.
+// Pages [first, first + count), which the durable checkpoint may include, have been written in place.
 GPU4FS_FN inline void note_rewritten_pages(const LogicalSpace& space, const ChunkState& chunk, u64 first, u64 count) {
   if (rebuilding_devices(space) == 0 || chunk.rebuild_todo == nullptr) return;
   for (u64 page = first; page < first + count; ++page) {
