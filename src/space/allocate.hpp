@@ -1,10 +1,9 @@
-// Allocation of pages out of a reservation (thesis Maucher 2022, section 4.3.5).
+// Allocation of pages from a reservation (thesis Maucher 2022, section 4.3.5).
 //
-// Workers of different shards work in different 2 MiB regions: an allocation is a few atomic
-// operations on words that others rarely touch. A shard that has used up its region goes on in the
-// next chunk, so that load spreads over the devices; large runs take whole regions and move to
-// another chunk after each run. Plain functions, one rank, but for allocate_run() and what takes
-// whole regions, of which the ranks take one each.
+// Workers of different shards use different 2 MiB regions: an allocation is a few atomic operations on words that
+// others rarely touch. A shard that has used up its region continues in the next chunk, to spread load over the
+// devices. Large runs take whole regions and move to another chunk after each run. Plain functions, one rank.
+// Exceptions are allocate_run() and functions that take whole regions, in which each rank takes one region.
 #pragma once
 
 #include "base/limits.hpp"
@@ -15,8 +14,8 @@
 
 namespace gpu4fs::space {
 
-// Longest run of whole regions in one extent, but for one block of 1 GiB; longer ones would put too
-// much of a file on one device.
+// Longest run of whole regions in one extent, except for one block of 1 GiB; longer runs would put too much of a file
+// on one device.
 inline constexpr u32 large_run_pages_max = 16 * static_cast<u32>(pages_per_block_2m);
 
 namespace detail {
@@ -43,16 +42,16 @@ GPU4FS_FN inline raid::Extent take_extent(SpaceState& state, SpaceRequest& reque
   return {chunk.base_address + u64{run.first} * page_size, run.count, 0};
 }
 
-// The command's promise says that the counted chunks have a page to claim (invariant 2 of
-// space_counters.hpp). A pass over the chunks that finds none was overtaken by others that claimed
-// pages and by pages freed behind it; every such pass is someone else's progress.
+// The command's reservation guarantees that the counted chunks have a page to claim (invariant 2 of
+// space_counters.hpp). If a pass over the chunks finds none, others claimed pages meanwhile and pages were freed behind
+// it; every such pass is progress of another worker.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(SpaceState& state, SpaceRequest& request, u32 wanted) {
   const u32 page_class = class_of(state, request);
   ShardPlace& place = state.shards[request.shard].places[page_class];
   u32 step = load<Order::relaxed, Scope::engine>(&place.chunk);
   const u32 row = load<Order::relaxed, Scope::engine>(&place.region);
   for (u32 attempt = 0;; ++attempt) {
-    // The promise may be of a chunk that came since.
+    // The reserved page may be in a chunk that was added meanwhile.
     const u32 chunk_count = raid::chunk_count_of(state.space);
     const u32 start = start_of_shard(state, request.shard, chunk_count);
     for (u32 i = 0; i < chunk_count; ++i) {
@@ -62,7 +61,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(SpaceState& state, 
       const u32 region_count = region_count_of(chunk);
       const u32 first_region = start_of_shard(state, request.shard, region_count);
       const u32 hint = (first_region + row) % region_count;
-      // The region is used up: on to the next chunk, unless that was tried.
+      // The region is used up: continue in the next chunk, unless it was already tried.
       if (attempt == 0 && i == 0 && chunk_count > 1 && region_free(chunk, hint) < minimum(wanted, u32{64})) continue;
       const u32 claim = claim_pages(chunk, wanted, 1);
       if (claim == 0) continue;
@@ -80,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(SpaceState& state, 
   }
 }
 
-// Where an allocation of whole regions begins.
+// The start of an allocation of whole regions.
 struct LargeSearch {
   u32 page_class;
   u32 chunk_count;
@@ -97,10 +96,10 @@ GPU4FS_FN inline LargeSearch begin_large_search(const SpaceState& state, const S
           load<Order::relaxed, Scope::engine>(&place.large_region)};
 }
 
-// A claim on a chunk, of `least_regions` or a multiple.
+// A claim on a chunk of `least_regions` regions or a multiple of it.
 struct LargeClaim {
-  u32 regions;  // 0: the chunk has none for this
-  u32 cost;     // pages of a claim that a region takes
+  u32 regions;  // 0: the chunk has none available
+  u32 cost;     // pages of a claim for each region
   u32 region_count;
   u32 hint;
 };
@@ -115,8 +114,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline LargeClaim claim_large(const SpaceState& state,
           (start_of_shard(state, request.shard, region_count) + search.row) % region_count};
 }
 
-// Gives back what of the claim was not found, and moves the shard on. The next allocation begins in another chunk: one
-// row of regions across all of them, then the next.
+// Returns the part of the claim that was not found, and advances the shard. The next allocation begins in another
+// chunk: regions are used row by row across all chunks.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_large(SpaceState& state, SpaceRequest& request,
                                                          const LargeSearch& search, const LargeClaim& claim, u32 step,
                                                          PageRun run) {
@@ -133,7 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_large(SpaceState& state, Spac
   return take_extent(state, request, chunk, run);
 }
 
-// Whole regions, from one chunk. Collective.
+// Allocates whole regions of one chunk. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, SpaceState& state, SpaceRequest& request,
                                                       u32 wanted_regions) {
@@ -151,7 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, SpaceState& state
   return no_extent();
 }
 
-// One block of 1 GiB. Collective.
+// Allocates one block of 1 GiB. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, SpaceState& state, SpaceRequest& request) {
   const LargeSearch search = on_leader(g, [&] { return begin_large_search(state, request); });
@@ -168,7 +167,7 @@ GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, SpaceState& state
   return no_extent();
 }
 
-// Single pages, as allocate_run() below.
+// Allocates single pages, as allocate_run() below.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_pages(SpaceState& state, SpaceRequest& request, u64 wanted) {
   const u32 pages = static_cast<u32>(minimum<u64>(minimum(wanted, request.pages_reserved), region_pages));
   if ((state.space.striped_classes >> class_of(state, request) & 1) != 0)
@@ -184,13 +183,13 @@ GPU4FS_FN inline void check_allocation(const SpaceState& state, const SpaceReque
 
 }  // namespace detail
 
-// Takes free pages of profile op.profile out of op.pages_reserved, which holds at least one: a run of contiguous pages
+// Takes free pages of profile op.profile out of op.pages_reserved, which is at least one: a run of contiguous pages
 // inside one chunk, of at most min(page_count_wanted, op.pages_reserved).
-//   alignment_pages 1    1 page at least, 512 at most
-//   alignment_pages 512  whole regions, address and length multiples of 2 MiB; page_count 0 when no region
-//                        is entirely free, or others were at it, or less than one is reserved or wanted
-//   alignment_pages 2^18  one block of 1 GiB at a multiple of 1 GiB; page_count 0 when there is
-//                        none, or less is reserved or wanted
+//   alignment_pages 1     at least 1 page, at most 512
+//   alignment_pages 512   whole regions, address and length multiples of 2 MiB; page_count 0 if no region is entirely
+//                         free, if others were faster, or if less than one is reserved or requested
+//   alignment_pages 2^18  one block of 1 GiB at a multiple of 1 GiB; page_count 0 if there is none, or if less is
+//                         reserved or requested
 // The pages belong to the command until commit_extent() or abandon_extent(). Collective; Lane for one rank alone.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_run(Group g, SpaceState& state, SpaceRequest& request,

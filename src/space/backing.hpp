@@ -1,21 +1,21 @@
-// Free regions whose memory the medium has back, so that a pool takes the memory that it uses.
+// Free regions whose memory was returned to the system, so a pool occupies only the memory that it uses.
 //
-// The server punches regions out of the devices' files (maintenance/trim/). What may be overwritten may be punched: the
-// region is free as the allocator sees it, so neither the durable checkpoint, nor the one before, nor a record of the
-// log refers to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before it is punched
-// until the server has got the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full
+// The server punches regions out of the devices' files (maintenance/trim/). A region that may be overwritten may be
+// punched: it is free for the allocator, so neither the durable checkpoint, nor the one before, nor a record of the log
+// refers to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before the punch until
+// the server has allocated the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full
 // medium would end the process.
 //
-//   busy          set, as of pages in use: nobody takes one
-//   free_pages    without them, and so is SpaceCounters::available
-//   counters.free with them: they are free for whoever asks
+//   busy          set, as for pages in use, so no page of it is allocated
+//   free_pages    without these pages, and so is SpaceCounters::available
+//   counters.free with these pages: they are free for users
 //
-// A run of regions is taken by begin_trim() and is out of the server's hands with end_trim(). In between its chunk is
-// *trimming*: what the server says of the chunk's memory may be from before the punch, so it does not count. Nor does
-// what was asked before (ChunkState::generation changes). Of a chunk that the engine does not reach yet nobody can take
-// a page, so that its regions need no mark.
+// begin_trim() takes a run of regions, and end_trim() takes it back from the server. In between its chunk is
+// *trimming*: answers of the server about the chunk's memory may be older than the punch, so they are ignored. So are
+// answers to earlier requests (ChunkState::generation changes). No command can take a page of a chunk that the engine
+// does not reach yet, so its regions need no mark.
 //
-// begin_trim() and end_trim() are for the leader while no step runs, as freeze_chunk() is, and for the same reason.
+// begin_trim() and end_trim() are for the leader while no step runs, like freeze_chunk() and for the same reason.
 #pragma once
 
 #include "base/bits.hpp"
@@ -29,18 +29,18 @@
 
 namespace gpu4fs::space {
 
-// Regions of one chunk that follow each other.
+// Consecutive regions of one chunk.
 struct TrimRun {
   u32 chunk;
   u32 first;
-  u32 count;  // 0: there is none
+  u32 count;  // 0: no run
 };
 
-// What is to be found.
+// What to search for.
 struct TrimSearch {
   u32 chunk;  // where to begin
   u32 region;
-  u32 now;          // 1: also of chunks in which something was freed since the last look
+  u32 now;          // 1: also in chunks in which pages were freed since the last search
   u32 regions_max;  // of a run
 };
 
@@ -56,7 +56,7 @@ GPU4FS_FN inline bool is_counted(const ChunkState& chunk) {
   return (load<Order::relaxed, Scope::engine>(&chunk.free_pages) & counted_bit) != 0;
 }
 
-// Free regions from `first` on, one after the other.
+// Consecutive free regions from `first` on.
 GPU4FS_FN GPU4FS_NOINLINE inline TrimRun run_of_free_regions(const ChunkState& chunk, u32 index, u32 first,
                                                              u32 regions_max) {
   const u32 region_count = region_count_of(chunk);
@@ -69,7 +69,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun run_of_free_regions(const ChunkState& c
   return {index, region_count, 0};
 }
 
-// Free regions of the class that the engine reaches, at most `limit`: large extents need whole ones.
+// Free regions of the class that the engine reaches, at most `limit`: large extents need whole regions.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 count_backed_regions(const SpaceState& state, u32 page_class, u64 limit) {
   u64 count = 0;
   for (u32 i = 0; i < raid::chunk_count_of(state.space) && count < limit; ++i) {
@@ -81,8 +81,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 count_backed_regions(const SpaceState& stat
   return count;
 }
 
-// While no step runs: marks up to `wanted` regions from run.first on, free ones as far as is known, and takes what they
-// count as out of what may be promised. Answers how many.
+// While no step runs: marks up to `wanted` regions from run.first on, which are believed to be free, and removes their
+// pages from the reservable ones. Returns the number of regions.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(SpaceState& state, ChunkState& chunk, const TrimRun& run,
                                                       u32 wanted) {
   SpaceCounters& counters = counters_of(state, chunk);
@@ -91,7 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(SpaceState& state, ChunkSt
   const u64 available = load<Order::acquire, Scope::engine>(&counters.available);
   const u32 promised = static_cast<u32>(minimum<u64>(wanted, (available - minimum(available, emergency)) / cost));
   if (promised == 0 || !take_available(counters, u64{promised} * cost, emergency)) return 0;
-  // Commands that end while no step runs may still be giving pages back.
+  // Commands that end while no step runs may still return pages.
   const u32 claimed = claim_pages(chunk, promised * cost, cost) / cost;
   u32 taken = 0;
   while (taken < claimed && take_whole_region(chunk, run.first + taken)) {
@@ -105,7 +105,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(SpaceState& state, ChunkSt
   return taken;
 }
 
-// Whether the chunk is to be looked at, which counts as a look.
+// Whether the chunk has to be searched, which counts as a search.
 GPU4FS_FN inline bool is_trim_due(ChunkState& chunk, bool now) {
   u32 due = load<Order::relaxed, Scope::engine>(&chunk.trim_due);
   for (;;) {
@@ -119,8 +119,8 @@ GPU4FS_FN inline bool is_trim_due(ChunkState& chunk, bool now) {
 
 }  // namespace detail
 
-// Leader. The next run from where `search` says; a look that takes nothing. Chunks in which nothing was freed since the
-// last one are passed over, and those in which something was until the next.
+// Leader. The next run from the position in `search`; nothing is taken. Chunks in which nothing was freed since the
+// last search are skipped, and those in which something was freed wait for the next search.
 GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(SpaceState& state, const TrimSearch& search) {
   u32 first = search.region;
   for (u32 i = search.chunk; i < raid::chunk_count_of(state.space); ++i, first = 0) {
@@ -133,7 +133,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(SpaceState& state, const 
   return {raid::no_chunk, 0, 0};
 }
 
-// The server has the memory of the whole chunk again: its regions are free for everyone. One rank, any number of them.
+// The server has allocated the memory of the whole chunk again: its regions are free for all commands. One rank, any
+// number of them.
 GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(SpaceState& state, u32 index) {
   raid::ChunkState& chunk = state.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.unbacked_pages) == 0) return;
@@ -142,20 +143,20 @@ GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(SpaceState& state, u32 ind
     u64 left = exchange<Order::acq_rel, Scope::engine>(&chunk.unbacked[w], u64{0});
     for (; left != 0; left &= left - 1) {
       return_whole_region(chunk, w * 64 + count_trailing_zeros(left));
-      // They never left SpaceCounters::free.
+      // They were always included in SpaceCounters::free.
       const u32 bits = return_claim(chunk, cost);
       if ((bits & counted_bit) != 0) {
         fetch_add<Order::release, Scope::engine>(&counters_of(state, chunk).available, u64{cost});
       }
-      // Last, so that who looks for them in between finds them twice, and not missing.
+      // Last, so a concurrent count finds them twice instead of missing them.
       fetch_sub<Order::release, Scope::engine>(&chunk.unbacked_pages, cost);
     }
   }
 }
 
-// While no step runs: as much of the run as is still free. So many regions of its class stay within reach. Status:
-// no_space when there are no more than those; device_failed while a device is lost or being filled; busy when others
-// took the run. The run is the server's until end_trim().
+// While no step runs: takes as much of the run as is still free. The given number of regions of its class stays
+// reachable. Status: no_space if there are no more than those; device_failed while a device is lost or being filled;
+// busy if others took the run. The run belongs to the server until end_trim().
 GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(SpaceState& state, TrimRun* run, u64 kept_regions) {
   const TrimRun wanted = *run;
   *run = {wanted.chunk, wanted.first, 0};
@@ -177,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(SpaceState& state, TrimRun* r
   return Status::ok;
 }
 
-// While no step runs: the server has punched what it was given of the chunk, or given up.
+// While no step runs: the server has punched its run of the chunk, or has given up.
 GPU4FS_FN GPU4FS_NOINLINE inline Status end_trim(SpaceState& state, u32 index) {
   if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
   raid::ChunkState& chunk = state.space.chunks[index];

@@ -4,12 +4,12 @@
 // snapshot   (copied)    |= committed      = 0         |= freed_now     = committed
 // publish                &= ~freed_old                 = 0
 //
-// Pages of descriptors that changed go to the places that the durable slot's table does not name, and the table that
-// does goes into the other slot. So until the superblocks of the epoch are durable, everything that the epoch before
-// refers to is as it was, however often the checkpoint is written.
+// Changed pages of descriptors are written to the places that the durable slot's table does not name, and the new table
+// to the other slot. So until the superblocks of the epoch are durable, everything that the previous epoch refers to is
+// unchanged, however often the checkpoint is written.
 //
-// All functions are uniform, take one chunk each, and may run for different chunks on any workers
-// at once. A chunk that did not change since its last snapshot costs one look.
+// All functions are uniform, process one chunk, and may run for different chunks on different workers at once. A chunk
+// that did not change since its last snapshot costs one test.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -21,8 +21,8 @@ namespace gpu4fs::space {
 
 namespace detail {
 
-// Writes a page of descriptors as it is now to all columns, and enters it into the staged table. Descriptors of pages
-// that are being written change meanwhile; none of them is in the checkpoint, and each is copied whole.
+// Writes a page of descriptors in its current state to all columns, and enters it into the staged table. Descriptors of
+// pages that are being written change meanwhile. None of them is in the checkpoint, and each is copied atomically.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, SpaceState& state, ChunkState& chunk, u64 index) {
   const format::PageDescriptor* source = chunk.descriptors + index * format::descriptors_per_page;
@@ -56,7 +56,7 @@ GPU4FS_FN Status write_descriptors(Group g, SpaceState& state, ChunkState& chunk
       GPU4FS_CHECK_LT(index, descriptor_pages);
       const Status written = write_descriptor_page(g, state, chunk, index);
       if (written != Status::ok) {
-        // Whoever tries again writes them.
+        // The next attempt writes them.
         on_leader(g, [&] { fetch_or<Order::release, Scope::engine>(word, dirty); });
         return written;
       }
@@ -66,7 +66,7 @@ GPU4FS_FN Status write_descriptors(Group g, SpaceState& state, ChunkState& chunk
   return Status::ok;
 }
 
-// Bitmap, table and header of a slot into one copy of the header area. `header` is in chunk.header_work.
+// Writes bitmap, table and header of a slot to one copy of the header area. `header` is in chunk.header_work.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, SpaceState& state, ChunkState& chunk, u32 column, u32 slot) {
   const format::ChunkLayout layout = layout_of(chunk);
@@ -86,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, SpaceState& state, ChunkSta
   return write_header(g, state, chunk, {column, slot_page(layout, slot), 1}, chunk.header_work);
 }
 
-// The staged bitmap and table into a slot of all columns. Answers what its header says.
+// Writes the staged bitmap and table to a slot of all columns. Returns the facts of its header.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, SpaceState& state, ChunkState& chunk, u32 slot, u64 epoch,
                                              u64* checksum) {
@@ -107,7 +107,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, SpaceState& state, ChunkSt
 
 }  // namespace detail
 
-// Gate closed. Fixes what the checkpoint writes of this chunk, and that its pages stay as they are.
+// Gate closed. Fixes what the checkpoint writes of this chunk, and that its pages stay unchanged.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
@@ -115,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, SpaceState& state, u32 in
   const bool changed = on_leader(g, [&] {
     const bool found = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
                        load<Order::relaxed, Scope::engine>(&chunk.changed) != 0;
-    // Before pages become stable: a rebuild takes stable pages of other chunks only (raid/rebuild/).
+    // Before pages become stable: a rebuild takes stable pages only of other chunks (raid/rebuild/).
     if (found) store<Order::relaxed, Scope::engine>(&chunk.staged_changed, 1u);
     fence<Order::seq_cst, Scope::engine>();
     return found;
@@ -131,7 +131,7 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, SpaceState& state, u32 in
     store<Order::relaxed, Scope::engine>(&maps.staged[w], committed);
     store<Order::relaxed, Scope::engine>(&maps.stable[w], stable | committed);
     if (freed != 0) {
-      // Not empty if the checkpoint before could not be written.
+      // Not empty if the previous checkpoint could not be written.
       const u64 old = load<Order::relaxed, Scope::engine>(&maps.freed_old[w]);
       store<Order::relaxed, Scope::engine>(&maps.freed_old[w], old | freed);
       store<Order::relaxed, Scope::engine>(&maps.freed_now[w], u64{0});
@@ -140,8 +140,8 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, SpaceState& state, u32 in
   on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 0u); });
 }
 
-// Writes the changed pages of descriptors, and the staged bitmap and table into the slot that does not
-// hold the durable state. The caller flushes the devices afterwards.
+// Writes the changed pages of descriptors, and the staged bitmap and table to the slot that does not hold the durable
+// state. The caller flushes the devices afterwards.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, SpaceState& state, u32 index, u64 epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
@@ -165,7 +165,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, SpaceState& state, u32 ind
 
 namespace detail {
 
-// Of the slot that the running checkpoint has written (`staged`) where it writes the chunk, or of the durable one.
+// Of the slot that the running checkpoint has written (`staged`) if it writes the chunk, otherwise of the durable one.
 GPU4FS_FN inline u64 written_slot_checksum(const raid::ChunkState& chunk, bool staged) {
   const bool is_written = staged && load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
   return chunk.slot_checksum[is_written ? chunk.slot_newest ^ 1 : chunk.slot_newest];
@@ -173,8 +173,8 @@ GPU4FS_FN inline u64 written_slot_checksum(const raid::ChunkState& chunk, bool s
 
 }  // namespace detail
 
-// The sum of the checksums of all slots that count: of those that the running checkpoint has written (`staged`), or of
-// the durable ones.
+// The sum of the checksums of all current slots: of those that the running checkpoint has written (`staged`), or of the
+// durable ones.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const SpaceState& state, bool staged) {
   u64 sum = 0;
@@ -186,8 +186,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const SpaceState& stat
   return g.reduce(sum, [](u64 a, u64 b) { return a + b; });
 }
 
-// The checkpoint is durable: its slot is the newest one, and what was freed before it can be used
-// again.
+// The checkpoint is durable: its slot is the newest one, and pages that were freed before it can be reused.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));

@@ -1,18 +1,16 @@
-// Mounting a chunk: its header, the valid bitmap slot and the page descriptors come into engine
-// memory.
+// Mounting a chunk: loads its header, the current bitmap slot and the page descriptors into engine memory.
 //
-// The chunk's header area is hostile input: every structure is verified (space/header_area.hpp), and its numbers are
-// compared with the chunk tree's. Of the two bitmap slots the newest one whose epoch is not beyond
-// the superblock's counts. A slot whose header does not verify may be the torn remains of a
-// checkpoint that never became valid, so it is passed over; that the durable one was not lost this
-// way is seen by check_slot_sum() once all chunks are loaded. A slot that counts and whose bitmap
-// no column has is corrupt: an older bitmap would hand out pages that are in use.
+// The chunk's header area is untrusted input: every structure is verified (space/header_area.hpp), and its numbers are
+// compared with those of the chunk tree. Of the two bitmap slots, the current one is the newest whose epoch is not
+// beyond the superblock's. A slot whose header does not verify may be the torn remains of a checkpoint that was never
+// completed, so it is skipped. When all chunks are loaded, check_slot_sum() detects a durable slot that was lost this
+// way. A current slot whose bitmap no column has is corrupt: an older bitmap would show pages in use as free.
 //
-// With redundancy the header area has several copies. Each structure, and each page of descriptors, is taken from the
-// first that has it as the slot says; mounted for writing, the others get it at once. Of a page of descriptors that
-// nobody has what stands there is taken, and its descriptors say so (format::page_flag_unverified): a page that matches
-// its checksum is right whoever says the checksum, one that does not is an error. The next checkpoint writes it like
-// that.
+// With redundancy the header area has several copies. Each structure, and each page of descriptors, is read from the
+// first column whose copy matches the slot. If the pool is mounted for writing, the other copies are repaired at once.
+// If no column has a page of descriptors, the existing bytes are used, and the descriptors are marked
+// (format::page_flag_unverified): a page that matches its checksum is right even if the checksum is unverified, and a
+// page that does not match is an error. The next checkpoint writes the descriptors with this mark.
 #pragma once
 
 #include "base/copy.hpp"
@@ -29,14 +27,14 @@ namespace gpu4fs::space {
 
 namespace detail {
 
-// What the columns of a header area have.
+// What the columns of a header area contain.
 struct HeaderSurvey {
-  Status status;    // ok, or why no slot counts
-  u32 readable;     // columns, a bit each, as below
-  u32 sound;        // those that have the header of the slot that counts
-  u32 slot;         // that counts
+  Status status;    // ok, or why there is no current slot
+  u32 readable;     // columns, one bit each, as below
+  u32 sound;        // those that have the header of the current slot
+  u32 slot;         // the current one
   u64 other_epoch;  // of the other one
-  SlotFacts facts;  // of the slot that counts
+  SlotFacts facts;  // of the current slot
 };
 
 template <class Group>
@@ -62,11 +60,11 @@ GPU4FS_FN inline void add_to_survey(HeaderSurvey& survey, u32 column, u32 slot, 
 
 struct ColumnSlots {
   SlotFacts facts[2];
-  Status cleared;  // of headers that had to go; ok also if there were none
+  Status cleared;  // of headers that had to be cleared; ok also if there were none
 };
 
-// Both slots of a column. One beyond the superblock's epoch belongs to a checkpoint that was lost: mounted for writing
-// its header goes, so that it cannot come back when the pool reaches that epoch.
+// Both slots of a column. A slot beyond the superblock's epoch belongs to a checkpoint that was lost: if the pool is
+// mounted for writing, its header is cleared, so it does not become valid when the pool reaches that epoch.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, SpaceState& state, ChunkState& chunk, u32 column,
                                             u64 superblock_epoch, ColumnSlots* slots) {
@@ -81,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, SpaceState& state, ChunkSta
   return Status::ok;
 }
 
-// Finds the slot that counts.
+// Finds the current slot.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, SpaceState& state, ChunkState& chunk,
                                                      u64 superblock_epoch) {
@@ -108,19 +106,19 @@ GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, SpaceState& state,
 }
 
 struct PagesToFind {
-  u32 columns;  // where to look, a bit each
+  u32 columns;  // to search, one bit each
   u64 first;
   u64 count;
   u64 seed;
   u64 hash;
 };
 struct PagesFound {
-  Status status;  // ok, or the device's if no column can be read
-  u32 columns;    // that have the pages, a bit each
+  Status status;  // ok, or that of the device if no column can be read
+  u32 columns;    // that have the pages, one bit each
 };
 
-// `count` pages from `first` on with this hash, from the first column that has them, into `to`; the others are read
-// into `work`, of as many pages.
+// Reads `count` pages from `first` on with this hash, from the first column that has them, into `to`; the others are
+// read into `work`, which has as many pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const SpaceState& state, const ChunkState& chunk,
                                                        const PagesToFind& wanted, void* to, void* work) {
@@ -160,7 +158,8 @@ GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitm
   return g.all(clear);
 }
 
-// The bitmap into `committed`; *sound: the columns that have it. Status: corrupt_structure, or the device's.
+// Reads the bitmap into `committed`; *sound: the columns that have it. Status: corrupt_structure, or that of the
+// device.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const SpaceState& state, ChunkState& chunk,
                                              const HeaderSurvey& survey, u32* sound) {
@@ -176,8 +175,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const SpaceState& state, C
   return count_set_bits(g, chunk, bitmap) == survey.facts.set_count ? Status::ok : Status::corrupt_structure;
 }
 
-// The descriptor table. Of one that no column has what the last one has is taken, whose entries count as far as there
-// are pages that they name.
+// Reads the descriptor table. If no column has it, the last column's content is used; its entries are valid as far as
+// pages exist that match them.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const SpaceState& state, ChunkState& chunk,
                                                 const HeaderSurvey& survey) {
@@ -191,7 +190,7 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const SpaceState& state
   return find_header_pages(g, state, chunk, wanted, table, chunk.descriptor_table_staged);
 }
 
-// Announces reading all places of descriptors of a column. False: page by page, then.
+// Announces reads of all places of descriptors of a column. False: they are announced page by page.
 template <class Group>
 GPU4FS_FN bool announce_descriptors(Group g, const SpaceState& state, const ChunkState& chunk, u32 column) {
   const format::ChunkLayout layout = layout_of(chunk);
@@ -199,7 +198,7 @@ GPU4FS_FN bool announce_descriptors(Group g, const SpaceState& state, const Chun
          Status::ok;
 }
 
-// Descriptors of a page that nobody has, which are what was read last. Flags mean nothing there.
+// Descriptors of a page that no column has; they were read last. Their flags have no meaning.
 template <class Group>
 GPU4FS_FN void mark_unverified(Group g, ChunkState& chunk, u64 index) {
   format::PageDescriptor* descriptors = chunk.descriptors + index * format::descriptors_per_page;
@@ -212,8 +211,8 @@ GPU4FS_FN void mark_unverified(Group g, ChunkState& chunk, u64 index) {
 }
 
 struct DescriptorColumns {
-  u32 readable;   // a bit each
-  u32 announced;  // of these, those that need no announcement page by page
+  u32 readable;   // one bit each
+  u32 announced;  // those of them that need no announcement for each page
 };
 
 template <class Group>
@@ -225,9 +224,9 @@ GPU4FS_FN HeaderPages descriptor_page_in(Group g, const SpaceState& state, const
   });
 }
 
-// One page of descriptors, from the first column that has it; those that do not get it if the pool is mounted for
-// writing. Status: checksum_mismatch if nobody has it, and what stands in one of them was read; the device's if none
-// can be read.
+// Reads one page of descriptors from the first column that has it. If the pool is mounted for writing, the others get
+// it. Status: checksum_mismatch if no column has it; then the content of one of them was read. The device's status if
+// none can be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state, ChunkState& chunk,
                                                       const DescriptorColumns& columns, u64 index) {
@@ -260,7 +259,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state
   return found ? Status::ok : Status::checksum_mismatch;
 }
 
-// The epoch of the youngest page that a page of descriptors describes.
+// The epoch of the youngest page in a page of descriptors.
 template <class Group>
 GPU4FS_FN u64 newest_birth(Group g, const void* page) {
   u64 newest = 0;
@@ -270,7 +269,7 @@ GPU4FS_FN u64 newest_birth(Group g, const void* page) {
   return g.reduce(newest, [](u64 a, u64 b) { return maximum(a, b); });
 }
 
-// Where the table does not say which place counts: what stands in the other one, if that is younger.
+// If the table does not say which place is valid: uses the content of the other place if it is younger.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, SpaceState& state, ChunkState& chunk,
                                                   const DescriptorColumns& columns, u64 index) {
@@ -287,7 +286,7 @@ GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, SpaceState& state, Ch
   g.sync();
 }
 
-// Without a page in use descriptors mean nothing, and may not be within reach.
+// Without a page in use the descriptors have no meaning, and they may not be reachable.
 template <class Group>
 GPU4FS_FN void forget_descriptors(Group g, ChunkState& chunk) {
   const format::ChunkLayout layout = layout_of(chunk);
@@ -297,8 +296,8 @@ GPU4FS_FN void forget_descriptors(Group g, ChunkState& chunk) {
   g.sync();
 }
 
-// All descriptors, as the table has them. `is_verified`: the table is; a page that it does not name is unknown
-// otherwise. Status: the device's.
+// Reads all descriptors according to the table. `is_verified`: the table is verified; otherwise pages that do not match
+// it are unverified. Status: that of the device.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, SpaceState& state, ChunkState& chunk, u32 readable,
                                                   bool is_verified) {
@@ -330,8 +329,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, SpaceState& state, Ch
   return Status::ok;
 }
 
-// The other bitmaps and the counts of free pages, from `committed`.
-// Answers how many pages count as free.
+// Sets the other bitmaps and the counts of free pages from `committed`. Returns the number of free pages.
 template <class Group>
 GPU4FS_FN u64 derive_bitmaps(Group g, ChunkState& chunk) {
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
@@ -365,7 +363,7 @@ GPU4FS_FN inline void add_to_counters(SpaceState& state, const ChunkState& chunk
   const u64 total = fetch_add<Order::relaxed, Scope::engine>(&counters.total, chunk.page_count) + chunk.page_count;
   fetch_add<Order::relaxed, Scope::engine>(&counters.free, free_count);
   fetch_add<Order::relaxed, Scope::engine>(&counters.used, used_count);
-  // Chunks are loaded in parallel; what is kept back grows with the total.
+  // Chunks are loaded in parallel; the reserve grows with the total.
   const u64 kept_back = kept_back_pages(state, chunk.page_class, total);
   u64 found = load<Order::relaxed, Scope::engine>(&counters.emergency);
   while (found < kept_back) {
@@ -373,8 +371,8 @@ GPU4FS_FN inline void add_to_counters(SpaceState& state, const ChunkState& chunk
   }
 }
 
-// The slot that counts in all columns that lack a part of it; `sound` have the whole. It is the durable one, and what
-// is written is what it should have been.
+// Writes the current slot to all columns that lack a part of it; `sound` have the whole. It is the durable slot, and
+// the content is what it should have been.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, SpaceState& state, ChunkState& chunk, const HeaderSurvey& survey,
                                              u32 sound) {
@@ -382,12 +380,12 @@ GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, SpaceState& state, ChunkSt
   for (u32 left = survey.readable & ~sound; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
     count_bad_copy(g, state, chunk, column);
-    // What cannot be written stays as it is: a later mount tries again.
+    // A column that cannot be written stays as it is; a later mount tries again.
     if (state.read_only == 0) (void)write_slot(g, state, chunk, column, survey.slot);
   }
 }
 
-// Bitmap, table and descriptors. After it the bitmap `staged` and the staged table are those of the slot.
+// Loads bitmap, table and descriptors. Afterwards the bitmap `staged` and the staged table are those of the slot.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, SpaceState& state, ChunkState& chunk,
                                                  const HeaderSurvey& survey) {
@@ -402,7 +400,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, SpaceState& state, Chu
   if (tables.columns != 0) {
     restore_slots(g, state, chunk, survey, survey.sound & sound_bitmaps & tables.columns);
   } else {
-    // The next checkpoint writes one that verifies.
+    // The next checkpoint writes a valid one.
     for (u32 left = survey.readable; left != 0; left &= left - 1) {
       count_bad_copy(g, state, chunk, static_cast<u32>(count_trailing_zeros(u64{left})));
     }
@@ -415,8 +413,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, SpaceState& state, Chu
 
 }  // namespace detail
 
-// Mount. Loads one chunk, once, and adds it to state.counters, which begin as zero. The front of its header area must
-// be within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With
+// Mount. Loads one chunk, once, and adds it to state.counters, which are initially zero. The engine must be able to
+// reach the front of its header area, and its descriptors if pages are in use, but not its data pages. With
 // state.read_only nothing on the medium is changed. Status: corrupt_structure, medium_error, device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 index, u64 superblock_epoch) {
@@ -446,8 +444,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 inde
   return Status::ok;
 }
 
-// Instead of load_chunk(), where the bitmaps are the caller's: the descriptors alone, as the durable slot has them.
-// Nothing on the medium is changed if state.read_only says so. Status: the device's.
+// Used instead of load_chunk() if the caller has the bitmaps: loads only the descriptors of the durable slot. With
+// state.read_only nothing on the medium is changed. Status: that of the device.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, SpaceState& state, u32 index, u64 superblock_epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
@@ -458,14 +456,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, SpaceState& sta
   return detail::load_descriptors(g, state, chunk, survey.readable, table.columns != 0);
 }
 
-// Mount, after all chunks: the slots that were taken are those that the superblock means. A difference shows that one
-// was lost. Status: corrupt_structure.
+// Mount, after all chunks: compares the chosen slots with the superblock's sum. A difference shows that a slot was
+// lost. Status: corrupt_structure.
 template <class Group>
 GPU4FS_FN Status check_slot_sum(Group g, const SpaceState& state, u64 slot_sum) {
   return sum_slot_checksums(g, state, false) == slot_sum ? Status::ok : Status::corrupt_structure;
 }
 
-// The same of the superblock's page_used.
+// The same for the superblock's page_used.
 GPU4FS_FN inline Status check_page_used(const SpaceState& state, u64 page_used) {
   return GPU4FS_MUTANT(page_count_unchecked, pages_used(state) == page_used, true) ? Status::ok
                                                                                    : Status::corrupt_structure;

@@ -1,10 +1,9 @@
 // The life of allocated pages: committed or abandoned, and freed.
 //
-// A page's state is in the bitmaps of its chunk (raid/raid_types.hpp). Committing and freeing
-// happen inside the commit gate, so a checkpoint's snapshot sees all of an operation or nothing of
-// it. Extents that are freed come from block pointers; pages of them that are not in use show a
-// damaged map, which is recorded in state.had_error and otherwise ignored. Plain functions, one rank,
-// but for commit_extent and free_extent.
+// A page's state is in the bitmaps of its chunk (raid/raid_types.hpp). Commits and frees happen inside the commit gate,
+// so a checkpoint's snapshot sees all of an operation or nothing. Freed extents come from block pointers. If pages of
+// them are not in use, the map is damaged. This is recorded in state.had_error and otherwise ignored. Plain functions,
+// one rank, except for commit_extent and free_extent.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -17,7 +16,7 @@
 
 namespace gpu4fs::space {
 
-// The chunk and first page of an extent that the allocator made.
+// The chunk and first page of an extent from the allocator.
 GPU4FS_FN inline raid::PageLocation location_of(const SpaceState& state, const raid::Extent& extent) {
   raid::PageLocation location;
   GPU4FS_CHECK_OK(raid::find_page(state.space, extent.address, &location));
@@ -27,7 +26,7 @@ GPU4FS_FN inline raid::PageLocation location_of(const SpaceState& state, const r
 
 namespace detail {
 
-// The bits of [first, end) that lie in u64 word `word` of a bitmap; it holds one of them.
+// The bits of [first, end) that lie in u64 word `word` of a bitmap, which contains at least one of them.
 GPU4FS_FN constexpr u64 word_mask(u64 word, u64 first, u64 end) {
   const u64 low = maximum(first, word * 64) - word * 64;
   const u64 high = minimum(end, word * 64 + 64) - word * 64;
@@ -42,9 +41,8 @@ GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
     store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
 }
 
-// Gate. The allocated pages belong to the file system from this epoch on. `logged`: a record of the
-// operation log names them, so they are stable at once. Collective, because a large extent has many
-// words; Lane for one rank alone.
+// Gate. The allocated pages become part of the file system in this epoch. `logged`: a record of the operation log names
+// them, so they are stable at once. Collective, because a large extent has many words; Lane for one rank alone.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, SpaceState& state, raid::Extent extent, bool logged = false) {
   const raid::PageLocation location = on_leader(g, [&] { return location_of(state, extent); });
@@ -63,8 +61,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, SpaceState& state, raid::E
   });
 }
 
-// Gate. Committed pages were filled where they are (unwritten blocks): the next checkpoint must
-// write their descriptors even if nothing else changed in the chunk.
+// Gate. Committed pages were filled in place (unwritten blocks): the next checkpoint must write their descriptors even
+// if nothing else changed in the chunk.
 GPU4FS_FN inline void touch_extent(SpaceState& state, raid::Extent extent) {
   mark_changed(state.space.chunks[location_of(state, extent).chunk]);
 }
@@ -90,7 +88,7 @@ GPU4FS_FN inline bool pages_are_taken(const SpaceState& state, raid::Extent exte
   return detail::count_busy(chunk, location.page, extent.page_count) == extent.page_count;
 }
 
-// Whether a record's extent may become part of a file: its pages were adopted, and no other record has had them.
+// Whether a record's extent may become part of a file: its pages were adopted, and no other record has used them.
 GPU4FS_FN inline bool pages_are_uncommitted(const SpaceState& state, raid::Extent extent) {
   if (!pages_are_taken(state, extent)) return false;
   const raid::PageLocation location = location_of(state, extent);
@@ -102,9 +100,9 @@ GPU4FS_FN inline bool pages_are_uncommitted(const SpaceState& state, raid::Exten
   return committed == 0;
 }
 
-// Before any command runs: the free pages of `extent` are taken, as by an allocation, and belong to
-// the operation whose record names them; `filled`: with their content. So do stranded pages, which it had taken
-// (space/partial_stripes.hpp). Status: corrupt_structure for others.
+// Before any command runs: takes the free pages of `extent`, like an allocation, for the operation whose record names
+// them. `filled`: with their content. It also takes stranded pages, which the operation had taken
+// (space/partial_stripes.hpp). Status: corrupt_structure for other pages.
 GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(SpaceState& state, raid::Extent extent, bool filled = true) {
   raid::PageLocation location;
   GPU4FS_TRY(raid::find_page(state.space, extent.address, &location));
@@ -118,7 +116,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(SpaceState& state, raid::Ex
   u32 cost = extent.page_count;
   if (striped) cost = take_stripes_of(chunk, location.page, extent.page_count, filled);
   for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
-    // Neither overwritten nor reused before the recovery's checkpoint: until then the log needs them.
+    // The pages are neither overwritten nor reused before the recovery's checkpoint: until then the log needs them.
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
     if (striped) return;
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word], mask);
@@ -132,8 +130,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(SpaceState& state, raid::Ex
   return Status::ok;
 }
 
-// Gives allocated pages that were not committed back: to the command's reservation, or, of chunks with parities, to
-// whoever comes when their stripe is free, or, of frozen ones, to nobody. Answers how many went to the reservation.
+// Returns allocated pages that were not committed to the command's reservation. In chunks with parities they become
+// free when their stripe is free; in frozen chunks they are not reused. Returns how many pages the reservation got.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(SpaceState& state, SpaceRequest& request, raid::Extent extent) {
   const raid::PageLocation location = location_of(state, extent);
   raid::ChunkState& chunk = state.space.chunks[location.chunk];
@@ -151,7 +149,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(SpaceState& state, SpaceRequ
   GPU4FS_CHECK((bits & counted_bit) != 0);
   SpaceCounters& counters = counters_of(state, chunk);
   fetch_add<Order::relaxed, Scope::engine>(&counters.free, extent.page_count);
-  // A command that has gone on to another profile has no reservation for them.
+  // A command that has switched to another profile has no reservation for them.
   if (chunk.page_class != class_of(state, request)) {
     fetch_add<Order::release, Scope::engine>(&counters.available, extent.page_count);
     return 0;
@@ -166,14 +164,14 @@ namespace detail {
 
 struct FreedPages {
   u32 count;
-  u32 pending;  // of them, reusable when the next checkpoint is durable
+  u32 pending;  // those of them that are reusable when the next checkpoint is durable
 };
 
-// The pages of `mask` in one word of the bitmaps. `waits`: none of them is reusable at once.
+// Frees the pages of `mask` in one word of the bitmaps. `waits`: none of them is reusable at once.
 GPU4FS_FN inline FreedPages free_word(SpaceState& state, ChunkState& chunk, u64 word, u64 mask, bool waits) {
   const u64 in_use = mask & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]);
   if (in_use != mask) store<Order::relaxed, Scope::engine>(&state.had_error, 1u);
-  // Stable first: who looks for pages that nobody needs must not see one that is neither
+  // Stable first: a search for pages that nobody needs must not see a page that is neither in use nor stable
   // (space/partial_stripes.hpp).
   if (waits && in_use != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
   const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
@@ -191,13 +189,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void count_freed(SpaceState& state, ChunkState&
   SpaceCounters& counters = counters_of(state, chunk);
   const u64 used = fetch_sub<Order::relaxed, Scope::engine>(&counters.used, freed.count);
   GPU4FS_CHECK_GE(used, u64{freed.count});
-  // Frozen chunks give nothing back.
+  // Pages of frozen chunks do not become available.
   const bool comes_back = freed.pending != 0 && !is_frozen(chunk);
   if (comes_back) fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, freed.pending);
   give_to_everyone(state, chunk, freed.count - freed.pending);
 }
 
-// Of an extent from a block pointer; no_chunk: it has no pages, which is noted.
+// The place of an extent from a block pointer; no_chunk: it has no pages, which is recorded.
 GPU4FS_FN inline raid::PageLocation location_to_free(SpaceState& state, raid::Extent extent) {
   raid::PageLocation location{};
   const Status status = raid::find_page(state.space, extent.address, &location);
@@ -210,10 +208,10 @@ GPU4FS_FN inline raid::PageLocation location_to_free(SpaceState& state, raid::Ex
 
 }  // namespace detail
 
-// Gate. The pages leave the file system. Those that the durable checkpoint, the one being written or
-// the log refers to are reusable when the next one is durable; the others at once. With a log all wait:
-// a recovery must find room for whatever had room at any time since the checkpoint. Collective, a word of the
-// bitmaps a rank; Lane for one rank alone.
+// Gate. The pages leave the file system. Pages that the durable checkpoint, the one being written or the log refers to
+// are reusable when the next checkpoint is durable; the others at once. With a log all pages wait: a recovery must find
+// room for everything that had room at any time since the checkpoint. Collective, one word of the bitmaps for each
+// rank; Lane for one rank alone.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, SpaceState& state, raid::Extent extent) {
   const raid::PageLocation location = on_leader(g, [&] { return detail::location_to_free(state, extent); });
@@ -241,8 +239,8 @@ GPU4FS_FN inline bool is_stable(const SpaceState& state, u64 address) {
   return raid::page_bit(state.space.chunks[location.chunk].bitmaps.stable, location.page);
 }
 
-// Whether the page's memory is within the engine's reach: ok, or chunk_not_mapped with
-// op.wanted_chunk set, or corrupt_structure for an address that no page has, or device_failed.
+// Whether the engine can reach the page's memory: ok, or chunk_not_mapped with op.wanted_chunk set, or
+// corrupt_structure for an address that no page has, or device_failed.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const SpaceState& state, SpaceRequest& request, u64 address) {
   u32 chunk = raid::no_chunk;
   const Status status = raid::chunk_of(state.space, address, &chunk);

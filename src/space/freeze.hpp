@@ -1,12 +1,12 @@
-// Frozen chunks: nothing is allocated in them any more, so that they can be emptied while the pool is in use.
+// Frozen chunks: no pages are allocated in them, so they can be emptied while the pool is in use.
 //
-// It is a bit of the chunk's word of free pages (space/space_counters.hpp), in engine memory only: after a mount no
-// chunk is frozen. Pages are freed there as everywhere. They are not in the counters of their class meanwhile, so that
+// The state is a bit of the chunk's word of free pages (space/space_counters.hpp), in engine memory only: after a mount
+// no chunk is frozen. Pages are freed there as in other chunks, but they are not in the counters of their class. So
 // neither statfs nor a reservation counts on them.
 //
-// freeze_chunk() and unfreeze_chunk() are for the leader while no step and no task runs: no page is claimed then that
-// is not taken yet, and no freed page is between two counters. What runs outside of steps, ending commands, moves the
-// word and the counters in the order that space_counters.hpp has.
+// freeze_chunk() and unfreeze_chunk() are for the leader while no step and no task runs: then every claimed page is
+// taken, and no freed page is between two counters. Code that runs outside of steps, for commands that end, changes the
+// word and the counters in the order that space_counters.hpp defines.
 #pragma once
 
 #include "base/bits.hpp"
@@ -20,7 +20,7 @@ namespace gpu4fs::space {
 
 namespace detail {
 
-// What all pages of the chunk count as when they are free.
+// The number of pages that count as free when all pages of the chunk are free.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 chunk_cost(const ChunkState& chunk) {
   const u64 whole = stripe_pages(chunk);
   const u64 regions = chunk.page_count / region_pages;
@@ -34,7 +34,7 @@ GPU4FS_FN inline u64 occupied_cost(const ChunkState& chunk) {
   return cost - minimum(cost, free);
 }
 
-// Pages that are in use no more and wait for a checkpoint.
+// Pages that are not in use and wait for a checkpoint.
 GPU4FS_FN inline u64 count_pending(const ChunkState& chunk) {
   u64 count = 0;
   for (u64 w = 0; w < divide_up(chunk.page_count, u64{64}); ++w) {
@@ -44,8 +44,7 @@ GPU4FS_FN inline u64 count_pending(const ChunkState& chunk) {
   return count;
 }
 
-// What frozen chunks of the class hold has to find room in the others; and how much of it they have that is not
-// counted.
+// The pages of frozen chunks of the class that need room in the others, and how much of their own room is not counted.
 struct FreezeNeed {
   u64 held;
   u64 uncounted;
@@ -65,7 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline FreezeNeed freeze_need(const SpaceState& state,
   return need;
 }
 
-// The shards go on elsewhere.
+// The shards continue elsewhere.
 GPU4FS_FN GPU4FS_NOINLINE inline void close_open_stripes_in(SpaceState& state, u32 index) {
   ChunkState& chunk = state.space.chunks[index];
   if (!has_stripes(chunk)) return;
@@ -82,8 +81,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_open_stripes_in(SpaceState& state, u
 
 }  // namespace detail
 
-// Status: no_space when the other chunks of its class could not take what it and other frozen ones hold, with what is
-// kept back for commands that free space; out_of_range. Freezing a frozen one changes nothing.
+// Status: no_space if the other chunks of its class could not hold the pages of this one and of other frozen ones,
+// besides the reserve for commands that free space; out_of_range. Freezing a frozen chunk changes nothing.
 GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(SpaceState& state, u32 index) {
   if (state.read_only != 0) return Status::read_only;
   if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
@@ -93,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(SpaceState& state, u32 inde
   detail::close_open_stripes_in(state, index);
   SpaceCounters& counters = counters_of(state, chunk);
   const detail::FreezeNeed need = detail::freeze_need(state, index);
-  // Chunks that could still be made may take what is held, but what is kept back for commands that free space is there.
+  // Chunks that can still be created may take the pages, but the reserve for commands that free space must exist.
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
   const u64 needed = need.held + emergency;
   const u64 room = need.uncounted + load<Order::acquire, Scope::engine>(&counters.unallocated_pages);
@@ -113,7 +112,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(SpaceState& state, u32 inde
   return Status::ok;
 }
 
-// Its free pages are given out again.
+// Its free pages are allocated again.
 GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(SpaceState& state, u32 index) {
   if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
   raid::ChunkState& chunk = state.space.chunks[index];
@@ -123,7 +122,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(SpaceState& state, u32 in
   const bool counts = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
                       load<Order::acquire, Scope::engine>(&chunk.accessible) != 0;
   fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{unbacked_pages_of(chunk)});
-  // In one piece: a command that ends meanwhile finds its chunk frozen or counted.
+  // Atomically: a command that ends meanwhile finds its chunk either frozen or counted.
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   for (;;) {
     const u32 free = value & free_number_mask;
@@ -137,7 +136,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(SpaceState& state, u32 in
   }
 }
 
-// Whether the page lies in a chunk that is to be emptied. An address that no page has does not.
+// Whether the page lies in a frozen chunk. False for an address that no page has.
 GPU4FS_FN inline bool is_in_frozen_chunk(const SpaceState& state, u64 address) {
   raid::PageLocation location{};
   if (address == raid::no_address || raid::find_page(state.space, address, &location) != Status::ok) return false;

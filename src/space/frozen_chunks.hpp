@@ -1,4 +1,4 @@
-// Chunks that are to be deleted: frozen ones (space/freeze.hpp) without a page that any epoch, command or promise
+// Chunks that will be deleted: frozen ones (space/freeze.hpp) without a page that any epoch, command or reservation
 // needs. Plain functions, one rank.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace gpu4fs::space {
 
 namespace detail {
 
-// Behind the last page `busy` has the bits of its padding set, and in unbacked regions all.
+// `busy` has the bits of the padding after the last page set, and all bits of unbacked regions.
 GPU4FS_FN GPU4FS_NOINLINE inline bool has_no_pages(const ChunkState& chunk) {
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   for (u64 w = 0; w < divide_up(chunk.page_count, u64{64}); ++w) {
@@ -29,8 +29,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool has_no_pages(const ChunkState& chunk) {
   return true;
 }
 
-// While no step runs. The counters of its class without the chunk, which is frozen and empty, and in none of the
-// others.
+// While no step runs. Removes the chunk, which is frozen and empty, from the counters of its class. It is in no other
+// counters.
 GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(SpaceState& state, ChunkState& chunk) {
   SpaceCounters& counters = counters_of(state, chunk);
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total) - chunk.page_count;
@@ -43,29 +43,30 @@ GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(SpaceState& state, ChunkState
 
 }  // namespace detail
 
-// Pages of the chunk that are not free, or promised to somebody. 0 of one that was deleted.
+// Pages of the chunk that are not free, or that are reserved. 0 for a deleted chunk.
 GPU4FS_FN inline u64 pages_taken(const SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   const raid::ChunkState& chunk = state.space.chunks[index];
   return load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ? 0 : detail::occupied_cost(chunk);
 }
 
-// Of a frozen chunk: ok, busy (pages are in use or promised, or the server is punching some), or retry_after_checkpoint
-// (none are, but the running checkpoint writes its header area, or the next one will). not_found: it was deleted.
+// For a frozen chunk: ok, busy (pages are in use or reserved, or the server is punching some), or
+// retry_after_checkpoint (there are none, but the running checkpoint writes its header area, or the next one will).
+// not_found: it was deleted.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   const raid::ChunkState& chunk = state.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
   if (!is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk)) return Status::busy;
-  // Its place on the devices must not become another chunk's meanwhile.
+  // Another chunk must not get its place on the devices meanwhile.
   if (load<Order::acquire, Scope::engine>(&chunk.trimming) != 0) return Status::busy;
   const bool is_written = load<Order::acquire, Scope::engine>(&chunk.changed) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
   return is_written ? Status::retry_after_checkpoint : Status::ok;
 }
 
-// While no step runs: freezes a chunk that is empty; one that is frozen already is only looked at. Status: those of
-// freeze_chunk() and check_frozen_empty(). The chunk is as it was then, but with retry_after_checkpoint.
+// While no step runs: freezes a chunk that is empty. A chunk that is already frozen is only checked. Status: those of
+// freeze_chunk() and check_frozen_empty(). After an error the chunk is as before, except with retry_after_checkpoint.
 GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_empty_chunk(SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   raid::ChunkState& chunk = state.space.chunks[index];

@@ -1,31 +1,31 @@
-// A pool that changes its size while it is mounted: chunks that are made and deleted, devices that join and leave.
+// A pool that changes its size while it is mounted: chunks that are created and deleted, devices that join and leave.
 //
-// The server prepares what comes where nobody looks, and what the superblocks will say of it (PoolGrowth); nothing on
-// the medium refers to it yet. What goes is frozen and empty before (space/frozen_chunks.hpp). Then:
+// The server prepares new chunks and devices in unused places, and the contents of the superblocks for them
+// (PoolGrowth); nothing on the medium refers to them yet. Chunks that will be deleted are frozen and empty before
+// (space/frozen_chunks.hpp). Then:
 //
-//   stage     the plan is handed over (Opcode::grow)
+//   stage     the engine gets the plan (Opcode::grow)
 //   the next checkpoint, of epoch E:
-//     asks the server to write what depends on E: nodes of the chunk tree, chunk headers, chunk maps. It may refuse, or
-//     a device be lost meanwhile; the checkpoint goes on without the plan then
+//     asks the server to write what depends on E: nodes of the chunk tree, chunk headers and chunk maps. If it
+//     refuses, or a device is lost meanwhile, the checkpoint continues without the plan
 //     flushes, with the pages of the epoch
-//     writes the superblocks of E that name it: first on devices that join the pool, which are flushed, then on the
-//     others. So a device is in no durable list of members before it has a superblock itself; one that leaves gets none
-//   admit     (Opcode::grow) while no step runs: new chunks get a place in the table and are entered into the granule
-//             table,
-//     deleted ones leave it. Then the new ones are loaded
-//   withdraw  (Opcode::grow) before a plan is written over one that came to nothing
+//     writes the superblocks of E with the plan: first to devices that join the pool, which are flushed, then to the
+//     others. So a device is in a durable list of members only after it has a superblock; one that leaves gets none
+//   admit     (Opcode::grow) while no step runs: new chunks get a place in the table and in the granule table, deleted
+//             ones leave it. Then the new ones are loaded
+//   withdraw  (Opcode::grow) before a plan that failed is overwritten
 //
-// Each plan has a number: what the server answers to a checkpoint is of the plan that it was asked about, which may
-// have been withdrawn and another one staged meanwhile.
+// Each plan has a number. The server's answer to a checkpoint refers to the plan that it was asked about. This plan may
+// have been withdrawn meanwhile and another one staged.
 //
-// The phase is the engine's: each of these commands is carried out in the phases where it has a meaning, and answered
-// with a status in all others. What is staged fits when it is admitted, because nothing else changes the tables, and a
-// chunk to be deleted is not thawed meanwhile.
+// The engine owns the phase: each of these commands is executed in the phases in which it has a meaning, and answered
+// with a status in all others. A staged plan is still valid when it is admitted, because nothing else changes the
+// tables and a chunk that will be deleted is not unfrozen meanwhile.
 //
-// A crash before a superblock of E is durable leaves the pool as it was: nodes of the tree and slots of chunk maps that
-// were written are free ones. A crash after that leaves a pool with the new chunks, which are empty: their pages are
-// allocated only after `admit`. What deleted chunks had on the devices is as it was until then, and the server gives it
-// to others only in a plan for a later epoch.
+// A crash before a superblock of E is durable leaves the old pool: the nodes of the tree and the slots of chunk maps
+// that were written are unused ones. A later crash leaves a pool with the new chunks, which are empty: their pages are
+// allocated only after `admit`. The content of deleted chunks on the devices is unchanged until then, and the server
+// reuses their space only in a plan for a later epoch.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -41,19 +41,19 @@
 namespace gpu4fs::space {
 
 enum class GrowthPhase : u32 {
-  none = 0,  // nothing, or the last plan was admitted or withdrawn
-  staged,    // a checkpoint takes it up
+  none = 0,  // no plan, or the last plan was admitted or withdrawn
+  staged,    // the next checkpoint takes it up
   written,   // the superblocks of the running checkpoint name it
   durable,   // they are durable
-  refused,   // the server could not write what it takes, or a device was lost
+  refused,   // the server could not write its part, or a device was lost
 };
 
-inline constexpr u32 growth_chunks_max = 256;  // that one plan makes, or deletes
+inline constexpr u32 growth_chunks_max = 256;  // that one plan creates or deletes
 
-// Written by the server, but for the phase, while that is none or refused.
+// Written by the server, except for the phase, while the phase is none or refused.
 struct PoolGrowth {
   u32 phase;         // atomic, GrowthPhase; written by the engine alone
-  u32 device_count;  // afterwards, as all that follows
+  u32 device_count;  // after the plan, like all that follows
   u32 chunk_count;
   u32 slot_count;  // places in the table of chunks, erased ones included
   u32 tree_root;
@@ -61,11 +61,11 @@ struct PoolGrowth {
   u32 tree_replica_count;
   u32 added_count;
   u32 erased_count;
-  u32 number;  // of the plan; no two of a mount have the same
+  u32 number;  // of the plan; unique within a mount
   u64 tree_node_count;
   u64 page_total;
-  u64 joining;  // a bit a device: those that were no members
-  u64 leaving;  // those that are none any more
+  u64 joining;  // one bit for each device that becomes a member
+  u64 leaving;  // those that are members no more
   u8 device_uuids[device_count_max][16];
   device::Device devices[device_count_max];  // those that join
   format::DevicePart parts[device_count_max];
@@ -85,7 +85,7 @@ GPU4FS_FN inline void set_growth_phase(SpaceState& state, GrowthPhase phase) {
   store<Order::release, Scope::engine>(&state.growth->phase, static_cast<u32>(phase));
 }
 
-// False: it is another one by now.
+// False: the phase has changed meanwhile.
 GPU4FS_FN inline bool change_growth_phase(SpaceState& state, GrowthPhase from, GrowthPhase to) {
   u32 expected = static_cast<u32>(from);
   return compare_exchange<Order::acq_rel, Scope::engine>(&state.growth->phase, expected, static_cast<u32>(to));
@@ -99,7 +99,7 @@ GPU4FS_FN inline bool growth_fits(const SpaceState& state, const PoolGrowth& pla
          plan.added_count <= growth_chunks_max && plan.erased_count <= growth_chunks_max;
 }
 
-// The chunk's granules are in the table, and nobody's.
+// The chunk's granules are in the table and belong to no chunk.
 GPU4FS_FN GPU4FS_NOINLINE inline bool has_free_granules(const SpaceState& state, const raid::ChunkState& chunk) {
   const u64 granule_bytes = u64{1} << state.space.granule_shift;
   if (chunk.size_bytes == 0 || !is_aligned(chunk.base_address | chunk.size_bytes, granule_bytes)) return false;
@@ -112,7 +112,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool has_free_granules(const SpaceState& state,
   return true;
 }
 
-// Each added chunk has a place in the table that is free, and addresses that are; none twice.
+// Each added chunk has a free place in the table and free addresses; none occurs twice.
 GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const SpaceState& state, const PoolGrowth& plan) {
   for (u32 i = 0; i < plan.added_count; ++i) {
     const u32 slot = plan.added_slots[i];
@@ -130,7 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const SpaceState& state, 
   return true;
 }
 
-// Each chunk that goes is one of the table, once, frozen and empty.
+// Each chunk that will be deleted is in the table, occurs once, and is frozen and empty.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_erased_chunks(const SpaceState& state, const PoolGrowth& plan) {
   for (u32 i = 0; i < plan.erased_count; ++i) {
     if (plan.erased_slots[i] >= raid::chunk_count_of(state.space)) return Status::invalid_argument;
@@ -144,9 +144,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status check_erased_chunks(const SpaceState& st
 
 }  // namespace detail
 
-// The server's plan stands in state.growth. Status: busy (one is under way, or durable and not admitted, or a chunk to
-// be deleted is not frozen and empty), retry_after_checkpoint (it is so, but not for the durable epoch), not_found (it
-// was deleted), invalid_argument.
+// The server's plan is in state.growth. Status: busy (a plan is being executed, or durable and not admitted, or a chunk
+// to be deleted is not frozen and empty), retry_after_checkpoint (it is, but not in the durable epoch), not_found (the
+// chunk was deleted), invalid_argument.
 GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(SpaceState& state) {
   if (state.growth == nullptr || state.read_only != 0) return Status::read_only;
   const GrowthPhase phase = detail::growth_phase(state);
@@ -157,7 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(SpaceState& state) {
   return detail::change_growth_phase(state, phase, GrowthPhase::staged) ? Status::ok : Status::busy;
 }
 
-// No checkpoint takes up what is staged any more. Status: busy (superblocks that name it are being written, or are
+// No checkpoint will take up the staged plan. Status: busy (superblocks that name it are being written, or are
 // durable).
 GPU4FS_FN GPU4FS_NOINLINE inline Status withdraw_growth(SpaceState& state) {
   if (state.growth == nullptr) return Status::read_only;
@@ -166,7 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status withdraw_growth(SpaceState& state) {
   return phase == GrowthPhase::none || phase == GrowthPhase::refused ? Status::ok : Status::busy;
 }
 
-// A plan under way deletes the chunk.
+// A current plan deletes the chunk.
 GPU4FS_FN GPU4FS_NOINLINE inline bool is_being_deleted(const SpaceState& state, u32 index) {
   const GrowthPhase phase = detail::growth_phase(state);
   if (phase == GrowthPhase::none || phase == GrowthPhase::refused) return false;
@@ -179,16 +179,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_being_deleted(const SpaceState& state, 
 GPU4FS_FN inline bool growth_is_staged(const SpaceState& state) {
   return detail::growth_phase(state) == GrowthPhase::staged;
 }
-// Of the plan that stands there; while one is staged, and until the end of the step.
+// Of the current plan; while one is staged, and until the end of the step.
 GPU4FS_FN inline u32 growth_number(const SpaceState& state) {
   return state.growth == nullptr ? 0 : state.growth->number;
 }
 
 namespace detail {
 
-// What the plan says goes into the superblock of every device; one that joins begins with what the others have.
+// Writes the plan into the superblock of every device; a new device begins with the superblock of the others.
 GPU4FS_FN GPU4FS_NOINLINE inline void put_into_superblocks(SpaceState& state, const PoolGrowth& plan) {
-  u32 newest = 0;  // a device that was written the last time
+  u32 newest = 0;  // a device that was written by the last checkpoint
   while (newest + 1 < raid::device_count_of(state.space) && !device::is_readable(state.space.devices[newest])) ++newest;
   bool any_removed = false;
   for (u32 d = 0; d < plan.device_count; ++d) {
@@ -218,7 +218,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void put_into_superblocks(SpaceState& state, co
   }
 }
 
-// It comes into use with the last store; nobody else looks at an index without a device.
+// It comes into use with the last store; an index without a device is not read by others.
 GPU4FS_FN inline void install_joining_device(SpaceState& state, const PoolGrowth& plan, u32 d) {
   device::Device& device = state.space.devices[d];
   device::Device image = plan.devices[d];
@@ -237,14 +237,14 @@ GPU4FS_FN inline void install_joining_device(SpaceState& state, const PoolGrowth
 
 }  // namespace detail
 
-// The server has written its part of plan `number`, for the epoch of the running checkpoint, or not. Nothing happens if
-// that was withdrawn while it was asked: another one that is staged by now waits for the next checkpoint.
+// The server has written its part of plan `number` for the epoch of the running checkpoint, or has failed. Nothing
+// happens if that plan was withdrawn meanwhile: a newly staged one waits for the next checkpoint.
 GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(SpaceState& state, u32 number, bool is_written) {
   if (!growth_is_staged(state) || growth_number(state) != number) return;
   const GrowthPhase next = is_written ? GrowthPhase::written : GrowthPhase::refused;
   if (!detail::change_growth_phase(state, GrowthPhase::staged, next) || !is_written) return;
   const PoolGrowth& plan = *state.growth;
-  // From here on a loss is judged with the new chunks; one that came before leaves the pool as it was.
+  // After this, a loss is judged with the new chunks; an earlier loss leaves the pool as it was.
   if (!raid::plan_chunks(state.space, plan.added, plan.added_count, plan.leaving)) {
     detail::set_growth_phase(state, GrowthPhase::refused);
     return;
@@ -257,13 +257,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(SpaceState& state, u32 numb
   store<Order::release, Scope::engine>(&state.space.device_count, plan.device_count);
 }
 
-// Devices that the running checkpoint takes into the pool, a bit each.
+// Devices that join the pool with the running checkpoint, one bit each.
 GPU4FS_FN inline u64 joining_devices(const SpaceState& state) {
   return detail::growth_phase(state) == GrowthPhase::written ? state.growth->joining : 0;
 }
 
-// What a plan that superblocks name adds to the sum of the slots' checksums: its chunks are not in the table yet, those
-// that it deletes still are. Checkpoints may follow before it is admitted.
+// The change of the sum of the slots' checksums by a plan that superblocks name: its chunks are not in the table yet,
+// and those that it deletes still are. More checkpoints may follow before it is admitted.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 growth_slot_sum(const SpaceState& state) {
   const GrowthPhase phase = detail::growth_phase(state);
   if (phase != GrowthPhase::written && phase != GrowthPhase::durable) return 0;
@@ -284,9 +284,8 @@ GPU4FS_FN inline void end_growth(SpaceState& state) {
   detail::set_growth_phase(state, GrowthPhase::durable);
 }
 
-// While no step runs: the chunks of a durable plan, which are to be loaded, get their places, and those that it deletes
-// lose theirs. Status: busy (it is not durable yet), stale (it was refused), not_found (there is none, or it was
-// admitted).
+// While no step runs: the chunks of a durable plan get their places and have to be loaded; deleted chunks lose theirs.
+// Status: busy (it is not durable yet), stale (it was refused), not_found (there is none, or it was admitted).
 GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(SpaceState& state) {
   if (state.growth == nullptr) return Status::read_only;
   const GrowthPhase phase = detail::growth_phase(state);

@@ -1,10 +1,10 @@
-// A chunk's header area on the medium: its structures, verified where they are read, and written from engine memory
-// alone.
+// A chunk's header area on the medium. Its structures are verified where they are read, and written only from engine
+// memory.
 //
-// What verifies what: the superblock has the sum of the slot headers' checksums, the slot header those of bitmap and
-// descriptor table, and the table that of each page of descriptors, with the place where it is. So whatever was
-// damaged, not written or is older than it should be is told from what counts, and every column of the area is as good
-// as any other. The chunk header says nothing that the chunk tree does not say; one that is damaged is composed anew.
+// The superblock has the sum of the slot headers' checksums. The slot header has the checksums of bitmap and descriptor
+// table. The table has the checksum of each page of descriptors, with its place. So a damaged, missing or outdated
+// structure is always recognised, and every column of the area is as good as any other. The chunk header contains only
+// information from the chunk tree; a damaged one is composed again.
 //
 // All functions are uniform.
 #pragma once
@@ -27,7 +27,7 @@ GPU4FS_FN inline format::ChunkLayout layout_of(const ChunkState& chunk) {
   return format::chunk_layout(chunk.page_count);
 }
 
-// First page of a bitmap slot in the header area: its header; the bitmap follows, then the descriptor table.
+// The first page of a bitmap slot in the header area: its header. The bitmap follows, then the descriptor table.
 GPU4FS_FN inline u64 slot_page(const format::ChunkLayout& layout, u32 slot) {
   return slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
 }
@@ -56,7 +56,7 @@ struct HeaderRange {
   u64 count;
 };
 
-// Such pages that were announced.
+// Such pages after their access was announced.
 struct HeaderPages {
   Status status;
   u32 reserved;
@@ -92,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const SpaceState& state, 
   return Status::ok;
 }
 
-// True if writing a copy of the header area failed with its device, and the pool goes on without it.
+// True if the write to a copy of the header area failed with its device, and the pool continues without the device.
 template <class Group>
 GPU4FS_FN bool is_lost(Group g, const SpaceState& state, const ChunkState& chunk, u32 column, Status status) {
   if (status == Status::ok) return false;
@@ -104,12 +104,12 @@ GPU4FS_FN void count_bad_copy(Group g, const SpaceState& state, const ChunkState
   on_leader(g, [&] { raid::note_repair(state.space, chunk.columns[column].device); });
 }
 
-// The checksum of a structure with one of its own lies at byte 8 of its page.
+// A structure with its own checksum has it at byte 8 of its page.
 inline constexpr u32 sealed_checksum_word = 1;
 static_assert(offsetof(format::ChunkHeader, checksum) == 8 * sealed_checksum_word);
 static_assert(offsetof(format::BitmapSlotHeader, checksum) == 8 * sealed_checksum_word);
 
-// Copies a page that carries its own checksum to `buffer`; true if it verifies.
+// Copies a page with its own checksum to `buffer`; true if it verifies.
 template <class Group>
 GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 seed) {
   copy_bytes(g, buffer, source, page_size);
@@ -133,7 +133,7 @@ GPU4FS_FN u64 seal_page(Group g, void* page, u64 seed) {
   return checksum;
 }
 
-// What a valid slot header says.
+// The content of a valid slot header.
 struct SlotFacts {
   u64 epoch;  // 0: the slot is not valid
   u64 checksum;
@@ -142,7 +142,7 @@ struct SlotFacts {
   u64 set_count;
 };
 
-// Status: the device's, when it cannot read.
+// Status: that of the device if it cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const SpaceState& state, const ChunkState& chunk, u32 column,
                                            u32 slot, SlotFacts* facts) {
@@ -163,7 +163,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const SpaceState& state, con
   return Status::ok;
 }
 
-// The header of a slot of the chunk, sealed, in `work`. Answers its checksum.
+// The header of a slot of the chunk, with its checksum, in `work`. Returns the checksum.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 compose_slot_header(Group g, const ChunkState& chunk, u32 slot, const SlotFacts& facts,
                                                   u8* work) {
@@ -184,7 +184,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 compose_slot_header(Group g, const ChunkState& chu
   return seal_page(g, work, chunk.base_address ^ slot);
 }
 
-// The chunk header of a column as it was written when the chunk was made.
+// The chunk header of a column, as it was written when the chunk was created.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const SpaceState& state, const ChunkState& chunk,
                                                     u32 column, u8* work) {
@@ -205,8 +205,8 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const SpaceState& s
   (void)seal_page(g, work, chunk.base_address);
 }
 
-// Verifies the chunk header of a column and writes it anew, mounted for writing, if it is not what it should be
-// (*is_damaged). `work`: a page of engine memory. Status: the device's, when it cannot read.
+// Verifies the chunk header of a column. If it is wrong (*is_damaged) and the pool is mounted for writing, rewrites it.
+// `work`: a page of engine memory. Status: that of the device if it cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const SpaceState& state, const ChunkState& chunk,
                                                      u32 column, u8* work, bool* is_damaged) {
@@ -221,12 +221,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const SpaceState& 
   if (g.all(same)) return Status::ok;
   *is_damaged = true;
   count_bad_copy(g, state, chunk, column);
-  // What cannot be written stays as it is: a later mount tries again.
+  // A header that cannot be written stays as it is; a later mount tries again.
   if (state.read_only == 0) (void)write_header(g, state, chunk, {column, 0, 1}, work);
   return Status::ok;
 }
 
-// Whether a page of descriptors, at `memory`, is the one that the entry of a table names.
+// Whether the page of descriptors at `memory` matches its entry in a table.
 template <class Group>
 GPU4FS_FN bool descriptor_page_fits(Group g, const ChunkState& chunk, u64 index, u64 entry, const void* memory) {
   return format::descriptor_entry_fits(entry,

@@ -1,9 +1,10 @@
-// Verifying the header area of a chunk of a mounted pool, and repairing copies that are damaged.
+// Verifies the header area of a chunk of a mounted pool, and repairs damaged copies.
 //
-// Looked at is what the durable superblocks refer to: chunk headers, the newest slot and the pages of descriptors that
-// its table names. A running checkpoint writes other places, and while it may have written some of this chunk nothing
-// is looked at; one whose snapshot comes later waits before it is published (begin_repairs() in raid/repair_pages.hpp).
-// What no column has any more is in engine memory: the next checkpoint writes it elsewhere.
+// Only structures to which the durable superblocks refer are verified: chunk headers, the newest slot and the pages of
+// descriptors that its table names. A running checkpoint writes other places; while it may have written some of this
+// chunk, the chunk is skipped. A checkpoint whose snapshot comes later waits before it is published (begin_repairs() in
+// raid/repair_pages.hpp). If no column has a structure, engine memory has it, and the next checkpoint writes it
+// elsewhere.
 //
 // Uniform.
 #pragma once
@@ -15,27 +16,27 @@
 namespace gpu4fs::space {
 
 struct HeaderScrub {
-  u64 verified;  // pages, copies counted
-  u64 damaged;   // of these
-  u64 left;      // damaged ones that no copy could be repaired from, or whose device cannot be written
+  u64 verified;  // pages, each copy counted
+  u64 damaged;   // those of them that are damaged
+  u64 left;      // damaged pages without a good copy, or whose device cannot be written
 };
 
 namespace detail {
 
-// Pages of a header area, of which each column should have the same.
+// Pages of a header area that should be equal in all columns.
 struct HeaderPart {
   u64 first;
   u64 count;
 };
 
-// Leader: whether the chunk's durable structures stay where they are until end_repairs(). After begin_repairs().
+// Leader: whether the chunk's durable structures stay in place until end_repairs(). After begin_repairs().
 GPU4FS_FN inline bool header_is_settled(const ChunkState& chunk) {
   fence<Order::seq_cst, Scope::engine>();
   return load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
 }
 
-// Copies of `part` that do not verify are written from one that does. verify(memory): whether pages there are right.
-// False: no column has it.
+// Rewrites copies of `part` that do not verify from one that does. verify(memory): whether the pages there are right.
+// False: no column has them.
 template <class Group, class Verify>
 GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, SpaceState& state, const ChunkState& chunk, const HeaderPart& part,
                                           HeaderScrub& scrub, Verify&& verify) {
@@ -75,7 +76,7 @@ GPU4FS_FN void scrub_chunk_headers(Group g, SpaceState& state, const ChunkState&
   }
 }
 
-// Header, bitmap and table of the durable slot. False: no column has one of them.
+// Header, bitmap and table of the durable slot. False: no column has one of these.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, SpaceState& state, const ChunkState& chunk, HeaderScrub& scrub) {
   const format::ChunkLayout layout = layout_of(chunk);
@@ -105,7 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, SpaceState& state, const Chun
   return has_all;
 }
 
-// Whether the durable bitmap of a settled chunk has a page in use.
+// Whether a settled chunk has a page in use according to its durable bitmap.
 template <class Group>
 GPU4FS_FN bool has_stable_pages(Group g, const ChunkState& chunk) {
   u64 stable = 0;
@@ -118,7 +119,7 @@ GPU4FS_FN bool has_stable_pages(Group g, const ChunkState& chunk) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, SpaceState& state, ChunkState& chunk, u64 page, u64 count,
                                                  HeaderScrub& scrub) {
-  // Of an empty chunk the words mean nothing, and what they name may not be within reach.
+  // In an empty chunk the words have no meaning, and the pages that they name may not be reachable.
   if (!has_stable_pages(g, chunk)) return;
   const format::ChunkLayout layout = layout_of(chunk);
   const u64 end = divide_up(page + count, u64{format::descriptors_per_page});
@@ -139,9 +140,9 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, SpaceState& state, Chu
 
 }  // namespace detail
 
-// The pages of descriptors of the chunk's pages [page, page + count), and in front of page 0 everything else. Adds to
-// *scrub. Where a checkpoint failed while it wrote the chunk nothing is looked at. Status: again (a checkpoint writes
-// the chunk, or somebody else looks at it).
+// Verifies the pages of descriptors of the chunk's pages [page, page + count) and, with page 0, everything before them.
+// Adds to *scrub. If a checkpoint failed while it wrote the chunk, nothing is verified. Status: again (a checkpoint
+// writes the chunk, or another worker verifies it).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, SpaceState& state, u32 index, u64 page, u64 count,
                                                    HeaderScrub* scrub) {
@@ -167,7 +168,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, SpaceState& state, u
     raid::end_repairs(state.space, counter);
     store<Order::release, Scope::engine>(&chunk.header_scrub, 0u);
   });
-  // After a checkpoint that failed there is no other one to wait for.
+  // After a failed checkpoint there is no other one to wait for.
   const bool is_final =
       on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&state.checkpoint_failed) != 0; });
   return settled || is_final ? Status::ok : Status::again;

@@ -1,8 +1,7 @@
-// Reserving space: where running out of it becomes an answer (docs/internals/architecture.md,
-// section 5, "Space").
+// Reservation of space: here a lack of space becomes an answer (docs/internals/architecture.md, section 5, "Space").
 //
-// A command promises itself pages while it prepares; from then on allocate_run() always has one for
-// it. Plain functions, called by one rank.
+// A command reserves pages while it prepares; afterwards allocate_run() always has a page for it. Plain functions,
+// called by one rank.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -13,18 +12,18 @@
 
 namespace gpu4fs::space {
 
-// Pages kept back for commands that free space: 1 %, but enough for 128 to 1024 promises of a page, each of which costs
-// `page_cost`. Removing a file may dirty about 75 metadata pages, so less would leave a full small pool that cannot be
+// Pages kept back for commands that free space: 1 %, but enough for 128 to 1024 reservations of a page, each of which
+// costs `page_cost`. Removing a file may dirty about 75 metadata pages, so with less a full small pool could not be
 // emptied.
 GPU4FS_FN constexpr u64 emergency_pages(u64 total, u64 page_cost = 1) {
   return maximum<u64>(minimum<u64>(total / 100, 1024 * page_cost), 128 * page_cost);
 }
-// The same of chunks that hold data only: what cutting files short in the middle of a page needs.
+// The same for chunks that hold only data: the amount that truncation inside of a page needs.
 GPU4FS_FN constexpr u64 data_emergency_pages(u64 total, u64 page_cost) {
   return minimum<u64>(total / 100, 32 * page_cost);
 }
 
-// What a class of `total` pages keeps back.
+// The number of pages that a class of `total` pages keeps back.
 GPU4FS_FN constexpr u64 kept_back_pages(u64 total, u64 page_cost, bool has_metadata) {
   const u64 pages = has_metadata ? emergency_pages(total, page_cost) : data_emergency_pages(total, page_cost);
   return page_cost == 1 ? pages : minimum(pages, total / 8);
@@ -33,16 +32,17 @@ GPU4FS_FN inline u64 kept_back_pages(const SpaceState& state, u32 page_class, u6
   return kept_back_pages(total, state.space.page_cost[page_class], page_class == state.space.metadata_class);
 }
 
-// Pages of metadata that a small write has to be promised though it uses few of them: its inode's, its map's and all
-// above.
+// Pages of metadata that must be reserved for a small write although it uses few of them: those of its inode, of its
+// map and all above.
 inline constexpr u64 pages_promised_to_a_write = 48;
 
-// What is left in a class for content of files: without what is kept back for commands that free space, and without the
-// pages that the content's own metadata takes. `metadata_pages` are left, without what is kept back, where metadata
-// lies; `shares`: in this class. A promise of a page takes `page_cost`, of one of metadata `metadata_cost`.
+// The room of a class for content of files: without the reserve for commands that free space, and without the pages for
+// the content's own metadata. `metadata_pages` are the remaining pages in the class of metadata, without its reserve;
+// `shares`: metadata lies in this class. A reserved page takes `page_cost`, a reserved page of metadata
+// `metadata_cost`.
 struct RoomForContent {
   u64 pages;
-  u64 stranded;  // pages that only content can have
+  u64 stranded;  // pages that only content can use
   u64 page_cost;
   u64 metadata_pages;
   u64 metadata_cost;
@@ -54,7 +54,7 @@ GPU4FS_FN constexpr u64 content_pages(const RoomForContent& room) {
   if (usable == 0) return 0;
   // A page of the map has the pointers of 512 pages.
   if (!room.shares) {
-    // Some pages of the last stripes may be on their way when a write wants them.
+    // Some pages of the last stripes may be in flight when a write needs them.
     const u64 pages = room.pages + room.stranded;
     const u64 unsure = room.page_cost == 1 ? 0 : minimum(pages, 4 * room.page_cost);
     return minimum(pages - unsure, usable * format::slots_per_block);
@@ -62,14 +62,14 @@ GPU4FS_FN constexpr u64 content_pages(const RoomForContent& room) {
   return usable - divide_up(usable, u64{format::slots_per_block} + 1) + room.stranded;
 }
 
-// Whether stranded pages of the class may be taken at all now (space/partial_stripes.hpp).
+// Whether stranded pages of the class may be taken at all at this time (space/partial_stripes.hpp).
 GPU4FS_FN inline bool takes_partial_rows(const SpaceState& state, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
   return state.has_log != 0 && state.read_only == 0 && (state.space.striped_classes >> page_class & 1) != 0 &&
          raid::failed_devices(state.space) == 0;
 }
 
-// Stranded pages of the class that could be taken, those of chunks included that the engine does not reach yet.
+// Stranded pages of the class that could be taken, including those in chunks that the engine does not reach yet.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 stranded_pages_of(const SpaceState& state, u32 page_class) {
   if (!takes_partial_rows(state, page_class)) return 0;
   u64 sum = 0;
@@ -82,12 +82,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 stranded_pages_of(const SpaceState& state, 
   return sum;
 }
 
-// Pages that a class has, with those of chunks that could still be made for it if no other class got any.
+// Pages of a class, including those of chunks that could still be created if no other class got any.
 struct ClassRoom {
   u64 total;
-  u64 free;       // for whoever asks next
-  u64 available;  // without what is kept back for commands that free space
-  u64 stranded;   // of both: for writes of file data only
+  u64 free;       // for the next command
+  u64 available;  // without the reserve for commands that free space
+  u64 stranded;   // part of both: for writes of file data only
 };
 GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const SpaceState& state, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
@@ -106,7 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const SpaceState& state, u32 
   return {reachable, minimum(reachable, whole + stranded), available + stranded, stranded};
 }
 
-// What statfs says that files can still get of the class.
+// The pages of the class that statfs reports as available to files.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 room_for_content(const SpaceState& state, u32 page_class) {
   const u32 metadata_class = state.space.metadata_class;
   const ClassRoom room = room_of(state, page_class);
@@ -141,8 +141,8 @@ GPU4FS_FN inline u64 devices_of(const ChunkState& chunk) {
   return devices;
 }
 
-// Of the class, what other commands have been promised and not used yet: it comes back if they do not need it. What
-// dirty frames have been promised the next checkpoint uses up.
+// Pages of the class that are reserved for other commands and not used yet: they return if the commands do not need
+// them. The next checkpoint uses up the reservations of dirty frames.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const SpaceState& state, const SpaceRequest& request,
                                                         u32 page_class) {
   u64 known = page_class == class_of(state, request) ? request.pages_reserved : 0;
@@ -153,9 +153,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const SpaceState& state,
   return reserved - minimum(reserved, known * state.space.page_cost[page_class]);
 }
 
-// Of the class, what the next checkpoint gives back. Never too little, and nothing once there is nothing to write, so
-// that who waits for it ends. A freed page may be the last one of its stripe; and every dirty page of a class with
-// stripes was promised one, of which a checkpoint uses up few.
+// Pages of the class that the next checkpoint releases. The result is never too small, and 0 if there is nothing to
+// write, so waits for it end. A freed page may be the last one of its stripe. Every dirty page of a class with stripes
+// has a reservation, of which a checkpoint uses up few.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 comes_back(const SpaceState& state, u32 page_class) {
   u64 pages = load<Order::relaxed, Scope::engine>(&state.counters[page_class].freed_pending);
   const u64 cost = state.space.page_cost[page_class];
@@ -165,8 +165,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 comes_back(const SpaceState& state, u32 pag
   return pages * cost;
 }
 
-// Why `needed` pages of the class are not available, and what would help. The one place where a class has no pages
-// left.
+// Why `needed` pages of the class are not available, and what would help. The only place that decides that a class is
+// full.
 GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(SpaceState& state, SpaceRequest& request, u32 page_class,
                                                          u64 needed) {
   const SpaceCounters& counters = state.counters[page_class];
@@ -205,7 +205,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(SpaceState& state, Spac
 
 }  // namespace detail
 
-// Promises `page_count` pages of the class, as reserve_pages() below.
+// Reserves `page_count` pages of the class, as reserve_pages() below.
 GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(SpaceState& state, SpaceRequest& request, u32 page_class,
                                                       u64 page_count) {
   if (state.read_only != 0) return Status::read_only;
@@ -235,8 +235,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(SpaceState& state, u32 page
   fetch_add<Order::release, Scope::engine>(&counters.available, cost);
 }
 
-// Pages of the class that the command, which has none of it, can be promised in the end: what there is, what the next
-// checkpoint gives back, and what can be made. Without those that are kept back, and without stranded ones.
+// Pages of the class that can eventually be reserved for a command that has none of it: existing ones, those that the
+// next checkpoint releases, and those of chunks that can be created. Without the reserve and without stranded pages.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const SpaceState& state, const SpaceRequest& request,
                                                    u32 page_class) {
   const ClassRoom room = room_of(state, page_class);
@@ -244,17 +244,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const SpaceState& state, cons
   const bool was_refused = (request.refused_classes >> page_class & 1) != 0;
   u64 pages = room.available - room.stranded;
   if (was_refused) pages -= minimum(pages, unallocated_pages);
-  // The places of dirty pages; room_of() has the freed ones.
+  // The old places of dirty pages; room_of() has the freed pages.
   if (page_class == state.space.metadata_class) pages += load<Order::relaxed, Scope::engine>(&state.dirty.replacing);
   return pages;
 }
 
-// Promises `page_count` more pages of profile op.profile to the command. Status:
-//   no_space                what is free, less what is kept back for commands that free space, does not suffice;
-//                           op.blocked_by_reservations: with what others have been promised it would
-//   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
-//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet or not all of, it
-//                           may; or with a new chunk of class op.wanted_class
+// Reserves `page_count` more pages of profile op.profile for the command. Status:
+//   no_space                the free pages, minus the reserve for commands that free space, do not suffice;
+//                           op.blocked_by_reservations: with the reservations of others they would
+//   retry_after_checkpoint  with the pages that the next checkpoint releases they would
+//   chunk_not_mapped        they may suffice with those of chunk op.wanted_chunk, which the engine cannot reach yet, or
+//                           not completely; or with a new chunk of class op.wanted_class
 //   read_only
 GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(SpaceState& state, SpaceRequest& request, u64 page_count) {
   if (page_count == 0) return Status::ok;
@@ -263,8 +263,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(SpaceState& state, SpaceRe
   return Status::ok;
 }
 
-// The server has no room for the memory of chunk op.wanted_chunk. True: the command asks again, and takes its
-// space elsewhere if it was space that it wanted. False: it had been told before.
+// The server has no room for the memory of chunk op.wanted_chunk. True: the command tries again, and takes its space
+// elsewhere if it needed space. False: it already knew this.
 GPU4FS_FN inline bool refuse_wanted_chunk(const SpaceState& state, SpaceRequest& request) {
   GPU4FS_CHECK_LT(request.wanted_chunk, raid::known_chunk_count(state.space));
   const u64 devices = detail::devices_of(state.space.chunks[request.wanted_chunk]);
@@ -273,13 +273,13 @@ GPU4FS_FN inline bool refuse_wanted_chunk(const SpaceState& state, SpaceRequest&
   return is_new;
 }
 
-// No chunk more could be made for the command: it makes do with what there is.
+// No other chunk could be created for the command: it uses the existing space.
 GPU4FS_FN inline void refuse_growth(SpaceRequest& request) {
   GPU4FS_CHECK_LT(request.wanted_class, format::profile_max);
   request.refused_classes |= u64{1} << request.wanted_class;
 }
 
-// Gives back promised pages that the command did not allocate.
+// Returns reserved pages that the command did not allocate.
 GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(SpaceState& state, SpaceRequest& request, u64 page_count) {
   GPU4FS_CHECK_GE(request.pages_reserved, page_count);
   request.pages_reserved -= page_count;

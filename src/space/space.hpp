@@ -1,16 +1,15 @@
 // Space: which pages of the pool are in use, by whom, and since when.
 //
-// The common way of a page:
+// The usual life of a page:
 //
 //   reserve_pages -> allocate_run -> commit_extent -> ... -> free_extent -> (checkpoint) -> free
 //                        |
 //                        +-> abandon_extent: back to the command's reservation
 //
-// unreserve_pages gives the rest of a reservation back to everyone.
+// unreserve_pages makes the rest of a reservation available to all commands.
 //
-// Per chunk and page six bits say where it is on this way (raid::ChunkBitmaps). Reservation,
-// allocation and release are lock-free; a checkpoint's snapshot needs the commit gate closed and
-// nothing else.
+// Six bits for each page of a chunk show its state (raid::ChunkBitmaps). Reservation, allocation and release are
+// lock-free; a checkpoint's snapshot needs only the closed commit gate.
 #pragma once
 
 #include "space/allocate.hpp"

@@ -1,31 +1,30 @@
-// Who may take which page: the counters behind the allocator. Internal to the layer.
+// Counters that decide who may take which page. Internal to the layer.
 //
 // The chunks of a profile (format::Profile) are a class; each class has counters of its own, and a command reserves in
 // one class for its data and in one for metadata. In a pool with one profile they are the same.
 //
-// Three layers of promises, each an atomic counter, make sure that a command which was told it has
-// space finds it, in each class for itself:
+// Three layers of promises, each an atomic counter, ensure that a command with a reservation finds its space. Each
+// class has its own:
 //
-//   counters.available   pages that may still be promised to commands (reserve_pages)
+//   counters.available   pages that may still be reserved (reserve_pages)
 //   chunk.free_pages     pages of the chunk that may still be claimed (claim_pages)
 //   zero bits of busy    pages
 //
-//   (1)  zero bits of a chunk  >=  its free_pages + what is claimed there and not yet taken.
-//        Bits are cleared before free_pages grows; they are set under a claim only.
-//   (2)  sum of free_pages over counted chunks  >=  available + promises not turned into claims.
-//        free_pages grows before available or a promise does; it shrinks under a promise only, and
-//        available shrinks when a promise is made.
+//   (1)  zero bits of a chunk >= its free_pages + what is claimed there and not yet taken. Bits are cleared before
+//        free_pages grows; they are set only under a claim.
+//   (2)  sum of free_pages over counted chunks >= available + reservations not turned into claims. free_pages grows
+//        before available or a reservation does; it shrinks only under a reservation, and available shrinks when a
+//        reservation is made.
 //
-// A chunk is *counted* (top bit of free_pages) from when the engine can reach its pages. Pages of
-// other chunks are in counters.free but not available, and nobody claims them. Bit and number share
-// a word, so that a page freed while its chunk becomes counted enters `available` exactly once.
+// A chunk is *counted* (top bit of free_pages) from the time when the engine can reach its pages. Pages of other chunks
+// are in counters.free but not available, and nobody claims them. Bit and number share a word, so a page that is freed
+// while its chunk becomes counted enters `available` exactly once.
 //
 // A chunk may be *frozen* (the bit below; space/freeze.hpp): its free pages are in none of the counters, and nobody
 // claims them. Its regions may be *unbacked* (space/backing.hpp): they are in counters.free, and nobody claims them.
 //
-// region_free is a hint that never errs on the low side, so a region whose count is 0 is full: it
-// grows before bits are cleared and shrinks after they were set. For the same reason it never
-// leaves 0 to 512.
+// region_free is a hint that is never too low, so a region with count 0 is full: it grows before bits are cleared and
+// shrinks after they were set. For the same reason it stays between 0 and 512.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -43,7 +42,7 @@ using raid::ChunkState;
 inline constexpr u32 region_pages = static_cast<u32>(pages_per_block_2m);
 inline constexpr u32 region_words = region_pages / 64;
 inline constexpr u32 counted_bit = u32{1} << 31;
-inline constexpr u32 frozen_bit = u32{1} << 30;  // never with the other
+inline constexpr u32 frozen_bit = u32{1} << 30;  // never together with the other
 inline constexpr u32 free_number_mask = frozen_bit - 1;
 
 GPU4FS_FN inline bool is_frozen(const ChunkState& chunk) {
@@ -60,7 +59,7 @@ GPU4FS_FN inline SpaceCounters& counters_of(SpaceState& state, const ChunkState&
   return state.counters[chunk.page_class];
 }
 
-// The class that the command reserves and allocates pages in.
+// The class in which the command reserves and allocates pages.
 GPU4FS_FN inline u32 class_of(const SpaceState& state, const SpaceRequest& request) {
   GPU4FS_CHECK_LE(request.profile, format::profile_max);
   return request.profile == 0 ? state.space.data_class : request.profile - 1;
@@ -113,7 +112,8 @@ GPU4FS_FN inline u32 claim_pages(ChunkState& chunk, u32 page_count, u32 unit) {
   }
 }
 
-// Gives a claim, or pages whose bits were cleared, to the chunk. Which bits it has: counted_bit, frozen_bit.
+// Returns a claim, or pages whose bits were cleared, to the chunk. The result is the state of the bits counted_bit and
+// frozen_bit.
 GPU4FS_FN inline u32 return_claim(ChunkState& chunk, u32 page_count) {
   const u32 old = fetch_add<Order::acq_rel, Scope::engine>(&chunk.free_pages, page_count);
   GPU4FS_CHECK_LE((old & free_number_mask) + page_count, chunk.page_count);
@@ -128,7 +128,7 @@ GPU4FS_FN inline void clear_busy(ChunkState& chunk, u64 word, u64 mask) {
   GPU4FS_CHECK_EQ(old & mask, mask);
 }
 
-// Accounts for pages whose bits were cleared and that nobody holds a promise for.
+// Accounts for pages whose bits were cleared and for which nobody holds a reservation.
 GPU4FS_FN inline void give_to_everyone(SpaceState& state, ChunkState& chunk, u32 page_count) {
   if (load<Order::relaxed, Scope::engine>(&chunk.trim_due) != raid::trim_due_later) {
     store<Order::relaxed, Scope::engine>(&chunk.trim_due, raid::trim_due_later);
@@ -166,11 +166,11 @@ GPU4FS_FN inline u64 pages_used(const SpaceState& state) {
   return sum;
 }
 
-// Whether a file may ask for the profile: it names one, and the pool has chunks for data of it.
+// Whether a file may ask for the profile: the number names one, and the pool has chunks of it for data.
 GPU4FS_FN inline bool has_data_profile(const SpaceState& state, u32 profile) {
   return profile >= 1 && profile <= format::profile_max && (state.space.data_classes >> (profile - 1) & 1) != 0;
 }
-// What new blocks of a file have whose inode names `profile`; on a damaged medium that may be any number.
+// The profile of new blocks of a file whose inode names `profile`; on a damaged medium that may be any number.
 GPU4FS_FN inline u32 effective_profile(const SpaceState& state, u32 profile) {
   return has_data_profile(state, profile) ? profile : state.space.data_class + 1;
 }

@@ -1,21 +1,21 @@
-// Pages of chunks with parities: given out and taken back by the stripe. Internal to the layer.
+// Pages of chunks with parities are allocated and released in stripes. Internal to the layer.
 //
-// A row of pages must not get new ones while a checkpoint depends on its parities (raid/parity/row_write.hpp), so
-// such a chunk's pages leave the free ones a whole stripe at a time. Commands whose pages a record of the log will
-// name, and checkpoints, get stripes of their own; small ones share the open stripe of their shard, until the next
-// checkpoint's snapshot. What is left of a stripe then is *stranded*: neither free nor in use. Pages that are freed
-// become stranded as well, and when all pages of a stripe are stranded the stripe is free again.
+// A row of pages must not get new ones while a checkpoint depends on its parities (raid/parity/row_write.hpp), so pages
+// of such a chunk leave the free ones a whole stripe at a time. Commands whose pages will be named in a record of the
+// log, and checkpoints, get stripes of their own. Small commands share the open stripe of their shard until the next
+// checkpoint's snapshot. The rest of the stripe is then *stranded*: neither free nor in use. Freed pages become
+// stranded as well. When all pages of a stripe are stranded, the stripe is free again.
 //
 //   zero bits of `busy`   pages of free stripes
-//   stripe_stranded       by stripe: how many of its pages are stranded
+//   stripe_stranded       for each stripe: the number of its stranded pages
 //
-// When no whole stripe is left, stranded pages go to commands that log what they do to the row
+// When no whole stripe is left, stranded pages are given to commands that log their changes to the row
 // (space/partial_stripes.hpp).
 //
-// Counting. The pages behind the last whole stripe of a region, its tail, are given out only with the region. So they
-// are in none of the counters of space_counters.hpp: there a region of 512 pages counts as region_cost() pages,
-// a multiple of the stripe, and every sum is a multiple of it too, so that whoever was promised a stripe finds one. A
-// page is promised as LogicalSpace::page_cost pages, because it may need a stripe.
+// Counting. The pages after the last whole stripe of a region, its tail, are allocated only with the whole region. So
+// they are in none of the counters of space_counters.hpp. There a region of 512 pages counts as region_cost() pages, a
+// multiple of the stripe. Every sum is a multiple of the stripe too, so a reserved stripe is always found. A reserved
+// page counts as LogicalSpace::page_cost pages, because it may need a stripe.
 #pragma once
 
 #include "raid/parity/row.hpp"
@@ -27,22 +27,22 @@ GPU4FS_FN inline bool has_stripes(const ChunkState& chunk) {
   return chunk.stripe_count != 0;
 }
 
-// Pages of a whole stripe; 1 in chunks without.
+// Pages of a whole stripe; 1 in chunks without stripes.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_pages(const ChunkState& chunk) {
   return has_stripes(chunk) ? static_cast<u32>(raid::stripe_at(chunk, 0).page_count) : 1;
 }
 
-// What a region of 512 pages counts as.
+// The number of pages that a region of 512 pages counts as.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 region_cost(const ChunkState& chunk) {
   return region_pages / stripe_pages(chunk) * stripe_pages(chunk);
 }
 
-// Of the stripe's pages those that count.
+// Those of the stripe's pages that count.
 GPU4FS_FN inline u32 stripe_cost(const ChunkState& chunk, const raid::Stripe& stripe) {
   return stripe.page_count == stripe_pages(chunk) ? static_cast<u32>(stripe.page_count) : 0;
 }
 
-// Of stripe_stranded: somebody looks which pages they are, so the stripe does not become free.
+// In stripe_stranded: a worker is determining these pages, so the stripe does not become free.
 inline constexpr u32 stripe_held_bit = u32{1} << 31;
 
 // All pages of the stripe are stranded: it is free.
@@ -56,7 +56,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_stripe(SpaceState& state, ChunkSta
   give_to_everyone(state, chunk, stripe_cost(chunk, stripe));
 }
 
-// Pages [first, first + count), which are busy and belong to nobody any more, are stranded.
+// Pages [first, first + count), which are busy and have no owner, become stranded.
 GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(SpaceState& state, ChunkState& chunk, u64 first, u64 count) {
   GPU4FS_CHECK(has_stripes(chunk));
   GPU4FS_CHECK_LE(first + count, chunk.page_count);
@@ -72,7 +72,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(SpaceState& state, ChunkState&
   }
 }
 
-// Closes the pages of a bitmap word that `mask` names.
+// Closes the pages in `mask` of a bitmap word.
 GPU4FS_FN GPU4FS_NOINLINE inline void close_word(SpaceState& state, ChunkState& chunk, u64 word, u64 mask) {
   while (mask != 0) {
     const u32 low = count_trailing_zeros(mask);
@@ -83,8 +83,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_word(SpaceState& state, ChunkState& 
   }
 }
 
-// Takes up to `page_max` pages in whole stripes of the region, neighbours; no tails. count 0: none that others did
-// not take first.
+// Takes up to `page_max` contiguous pages in whole stripes of the region; no tails. count 0: others took all of them
+// first.
 GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes_in_region(ChunkState& chunk, u32 region, u32 page_max) {
   const u32 whole = stripe_pages(chunk);
   GPU4FS_CHECK_LT(region, region_count_of(chunk));
@@ -93,7 +93,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes_in_region(ChunkState& chun
   for (u32 attempt = 0; attempt < 4; ++attempt) {
     const PageRun found = find_run(chunk, region, page_max);
     if (found.count < whole) break;
-    // Whoever is just taking a stripe may have set the bits of its first word only.
+    // A worker that is just taking a stripe may have set only the bits of its first word.
     const raid::Stripe stripe = raid::stripe_of(chunk, found.first);
     const u64 first = stripe.first == found.first ? found.first : stripe.first + stripe.page_count;
     const u64 end = minimum(u64{found.first} + found.count, tail);
@@ -112,8 +112,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes_in_region(ChunkState& chun
   return {0, 0};
 }
 
-// The same in any region, from `hint` on. Always succeeds under a claim of a stripe, for the reason that
-// take_in_chunk() has.
+// The same in any region, from `hint` on. Always succeeds under a claim of a stripe, for the same reason as
+// take_in_chunk().
 GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes(ChunkState& chunk, u32 hint, u32 page_max) {
   const u32 region_count = region_count_of(chunk);
   for (u32 attempt = 0;; ++attempt) {
@@ -129,7 +129,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes(ChunkState& chunk, u32 hin
   }
 }
 
-// Pages of the shard's open stripe, at most `wanted`; page_count 0: there is none, or it is an older one, which is
+// Pages of the shard's open stripe, at most `wanted`; page_count 0: there is none, or it is an older one, which is then
 // stranded.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(SpaceState& state, AllocationShard& shard,
                                                                     u32 page_class, u32 wanted) {
@@ -154,7 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(SpaceState& 
   return taken;
 }
 
-// The shard goes on with these pages; what it had, another command's leftover, is stranded.
+// The shard continues with these pages; its old ones, left from another command, are stranded.
 GPU4FS_FN GPU4FS_NOINLINE inline void keep_open(SpaceState& state, AllocationShard& shard, u32 chunk_index, u64 first,
                                                 u32 count, u32 generation) {
   ShardPlace& place = shard.places[state.space.chunks[chunk_index].page_class];
@@ -172,7 +172,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void keep_open(SpaceState& state, AllocationSha
   close_pages(state, state.space.chunks[location.chunk], location.page, old_count);
 }
 
-// The command's promise of `page_count` pages is used up; `cost` pages left the free ones for them.
+// The command's reservation of `page_count` pages is used up; `cost` pages left the free ones for it.
 GPU4FS_FN GPU4FS_NOINLINE inline void use_promise(SpaceState& state, SpaceRequest& request, u32 page_count, u32 cost) {
   GPU4FS_CHECK_LE(page_count, request.pages_reserved);
   request.pages_reserved -= page_count;
@@ -186,13 +186,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void use_promise(SpaceState& state, SpaceReques
   if (promised != cost) fetch_add<Order::release, Scope::engine>(&counters.available, promised - cost);
 }
 
-// One try of a chunk: `wanted` pages or less, with what becomes of the rest of their stripes.
+// One attempt in a chunk: `wanted` pages or fewer. Handles the rest of their stripes.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(SpaceState& state, SpaceRequest& request, u32 index,
                                                                   u32 hint, u32 wanted, u32 generation) {
   ChunkState& chunk = state.space.chunks[index];
   const u32 whole = stripe_pages(chunk);
   const bool shares = request.whole_stripes == 0 && wanted < whole;
-  // Sharing commands take whole stripes only as far as they fill them.
+  // Commands that share stripes take whole stripes only as far as they fill them.
   const u32 stripes =
       request.whole_stripes != 0 ? static_cast<u32>(divide_up(wanted, whole)) : maximum(wanted / whole, 1u);
   const u32 target = stripes * whole;
@@ -212,14 +212,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(SpaceState& st
   return {chunk.base_address + u64{run.first} * page_size, used, 0};
 }
 
-// allocate_run() of single pages where the chunks of the class have parities.
+// allocate_run() for single pages in a class whose chunks have parities.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(SpaceState& state, SpaceRequest& request, u32 wanted) {
   GPU4FS_CHECK_GT(wanted, 0u);
   GPU4FS_CHECK_LT(request.shard, state.shard_count);
   AllocationShard& shard = state.shards[request.shard];
   const u32 page_class = class_of(state, request);
   ShardPlace& place = shard.places[page_class];
-  // Before anything is taken: a stripe that is taken after a snapshot counts as older than it at worst.
+  // Before anything is taken: at worst, a stripe that is taken after a snapshot counts as older than it.
   const u32 generation = load<Order::acquire, Scope::engine>(&state.stripe_generation);
   if (request.whole_stripes == 0) {
     const raid::Extent shared = take_from_open_stripe(state, shard, page_class, wanted);
@@ -231,7 +231,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(SpaceState& state
   const u32 step = load<Order::relaxed, Scope::engine>(&place.chunk);
   const u32 row = load<Order::relaxed, Scope::engine>(&place.region);
   for (u32 attempt = 0;; ++attempt) {
-    // The promise may be of a chunk that came since.
+    // The reserved page may be in a chunk that was added meanwhile.
     const u32 chunk_count = raid::chunk_count_of(state.space);
     const u32 start = static_cast<u32>(u64{request.shard} * chunk_count / state.shard_count);
     for (u32 i = 0; i < chunk_count; ++i) {
@@ -254,7 +254,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(SpaceState& state
   }
 }
 
-// Mount: free pages of stripes in use become stranded, free stripes are in no parity. From `busy`; answers how many
+// Mount: free pages of stripes in use become stranded; free stripes are in no parity. Based on `busy`. Returns how many
 // pages of the chunk count as free. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
@@ -283,8 +283,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
   return g.reduce(free, [](u64 a, u64 b) { return a + b; });
 }
 
-// Before any command runs: the stripes of pages [first, first + count), which are free, are taken; the pages belong to
-// the operation whose record names them, and are in their parities if they were `filled`. Answers what they cost.
+// Before any command runs: takes the stripes of pages [first, first + count), which are free. The pages belong to the
+// operation whose record names them, and are in the parities if they are `filled`. Returns their cost.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 take_stripes_of(ChunkState& chunk, u64 first, u64 count, bool filled) {
   u32 cost = 0;
   const u64 end = first + count;

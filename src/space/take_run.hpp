@@ -1,8 +1,7 @@
-// Finding and taking runs of free pages in one chunk, lock-free. Internal to the layer.
+// Finds and takes runs of free pages in one chunk, lock-free. Internal to the layer.
 //
-// The caller holds a claim on the chunk (claim_pages) that is at least as large as what is taken
-// here, so busy bits are only ever set under a claim; bits taken and given back after a collision
-// are covered by it too.
+// The caller holds a claim on the chunk (claim_pages) that is at least as large as the taken run, so busy bits are set
+// only under a claim. Bits that are taken and returned after a collision are covered by it too.
 #pragma once
 
 #include "base/access.hpp"
@@ -16,7 +15,7 @@ struct PageRun {
   u32 count;  // 0: none
 };
 
-// The first run of at least `wanted` zero bits in the region's words, else the longest. A snapshot.
+// The first run of at least `wanted` zero bits in the region's words, otherwise the longest one. A snapshot.
 GPU4FS_FN inline PageRun find_run(const ChunkState& chunk, u32 region, u32 wanted) {
   PageRun best{0, 0};
   PageRun run{0, 0};
@@ -41,7 +40,7 @@ GPU4FS_FN inline PageRun find_run(const ChunkState& chunk, u32 region, u32 wante
   return best;
 }
 
-// Sets the bits of [first, first + count) and returns how many pages from `first` on are now ours.
+// Sets the bits of [first, first + count) and returns how many pages from `first` on belong to the caller.
 GPU4FS_FN inline u32 set_busy_prefix(ChunkState& chunk, u32 first, u32 count) {
   u32 taken = 0;
   bool collided = false;
@@ -61,8 +60,7 @@ GPU4FS_FN inline u32 set_busy_prefix(ChunkState& chunk, u32 first, u32 count) {
   return taken;
 }
 
-// Takes 1 to `wanted` contiguous pages of the region; count 0: it had none that others did not take
-// first.
+// Takes 1 to `wanted` contiguous pages of the region; count 0: others took all of them first.
 GPU4FS_FN inline PageRun take_in_region(ChunkState& chunk, u32 region, u32 wanted) {
   for (u32 attempt = 0; attempt < 4; ++attempt) {
     const PageRun found = find_run(chunk, region, wanted);
@@ -77,9 +75,9 @@ GPU4FS_FN inline PageRun take_in_region(ChunkState& chunk, u32 region, u32 wante
   return {0, 0};
 }
 
-// Takes a region whose count says that it is entirely free, all or nothing; two that try the same one at once may both
-// get nothing. What was done to its pages before is seen after a fence of the caller.
-// The words are taken without a look in between, so that a GPU waits for one answer and not for eight.
+// Takes a region that is entirely free according to its count, all or nothing; two callers that try the same region at
+// once may both fail. Earlier accesses to its pages are visible after a fence of the caller. The words are taken
+// without tests in between, so a GPU waits for one answer instead of eight.
 GPU4FS_FN inline bool take_whole_region(ChunkState& chunk, u32 region) {
   u64* words = &chunk.bitmaps.busy[u64{region} * region_words];
   u64 before[region_words];
@@ -98,14 +96,12 @@ GPU4FS_FN inline bool take_whole_region(ChunkState& chunk, u32 region) {
   return false;
 }
 
-// Takes 1 to `wanted` contiguous pages, preferably in region `hint` or after it and where a good
-// part is free.
+// Takes 1 to `wanted` contiguous pages, preferably in region `hint` or after it, where a large part is free.
 //
-// It always succeeds: the claim of the caller says that at least `wanted` bits are zero or in the
-// hands of others that will clear them again without waiting for us (a surplus after a collision).
-// A pass over all regions fails only if others took what it saw or freed behind it; each of them
-// takes under a claim of its own, which leaves ours untouched. So a failed pass is someone else's
-// progress, and when the others stop, the next one succeeds.
+// It always succeeds: the caller's claim guarantees that at least `wanted` bits are zero, or held by others that will
+// clear them again without waiting for the caller (a surplus after a collision). A pass over all regions fails only if
+// others took the bits it saw or freed bits behind it. Each of them takes under a claim of its own, which leaves the
+// caller's untouched. So a failed pass is progress of another worker, and when the others stop, the next pass succeeds.
 GPU4FS_FN inline PageRun take_in_chunk(ChunkState& chunk, u32 hint, u32 wanted) {
   const u32 region_count = region_count_of(chunk);
   const u32 well_filled = minimum(wanted, u32{64});
@@ -122,7 +118,7 @@ GPU4FS_FN inline PageRun take_in_chunk(ChunkState& chunk, u32 hint, u32 wanted) 
   }
 }
 
-// Gives back an entirely taken region.
+// Returns an entirely taken region.
 GPU4FS_FN inline void return_whole_region(ChunkState& chunk, u32 region) {
   for (u32 w = 0; w < region_words; ++w) clear_busy(chunk, u64{region} * region_words + w, ~u64{0});
 }
@@ -131,8 +127,8 @@ GPU4FS_FN inline bool looks_free(const ChunkState& chunk, u32 region) {
   return region_free(chunk, region) == region_pages;
 }
 
-// Takes entirely free regions from `first` on, at most `wanted`, up to the first that is not free or that others took.
-// Each rank takes one at a time, and gives it back if it lies behind that. Collective.
+// Takes entirely free regions from `first` on, at most `wanted`, up to the first one that is not free or that others
+// took. Each rank takes one at a time, and returns it if it lies after that one. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 take_regions_from(Group g, ChunkState& chunk, u32 first, u32 wanted) {
   u32 count = 0;
@@ -150,8 +146,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 take_regions_from(Group g, ChunkState& chunk, u32 
   return count;
 }
 
-// Takes up to `wanted_regions` of the chunk's `region_count` regions, entirely free ones in a row, from `hint` on;
-// count 0: there is none. Collective.
+// Takes up to `wanted_regions` consecutive regions of the chunk's `region_count` that are entirely free, from `hint`
+// on; count 0: there are none. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PageRun take_regions(Group g, ChunkState& chunk, u32 region_count, u32 hint,
                                                u32 wanted_regions) {
@@ -170,7 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageRun take_regions(Group g, ChunkState& chunk, u32 r
 
 inline constexpr u32 giant_regions = static_cast<u32>(pages_per_block_1g / pages_per_block_2m);
 
-// A look without taking anything. Collective.
+// A search that takes nothing. Collective.
 template <class Group>
 GPU4FS_FN bool regions_are_free(Group g, const ChunkState& chunk, u32 first, u32 count) {
   bool free = true;
@@ -178,8 +174,8 @@ GPU4FS_FN bool regions_are_free(Group g, const ChunkState& chunk, u32 first, u32
   return g.all(free);
 }
 
-// Takes 1 GiB of entirely free regions at a multiple of 1 GiB in logical space, all or nothing; count 0: there
-// is none, or others were faster. Collective.
+// Takes 1 GiB of entirely free regions at a multiple of 1 GiB in logical space, all or nothing; count 0: there is none,
+// or others were faster. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PageRun take_giant(Group g, ChunkState& chunk) {
   const u64 begin = align_up(chunk.base_address, block_size_1g) - chunk.base_address;
