@@ -1,11 +1,12 @@
-// Giving back pages of the inode file whose sixteen inodes are all free.
+// Gives back pages of the inode file whose sixteen inodes are all free.
 //
-// A part of a checkpoint, in front of the new places for dirty pages: the commit gate is closed and no step runs, so
-// nobody has found the page, and locks that are idle stay so. A number of the page that a command has claimed does not
-// matter: the page appears again when somebody needs it.
+// This is a part of a checkpoint, before dirty pages get new places: the commit gate is closed and no step runs, so no
+// command has found the page, and idle locks stay idle. A number of the page may be claimed by a command: the page is
+// created again when it is needed.
 //
-// An inode of the page was freed in this epoch, so the page is dirty, and all above it. Taking it away therefore needs
-// no page, and a full pool can do it. Only a page that had to stay before, because of a lock, needs what is above it.
+// An inode of the page was freed in this epoch, so the page and everything above it are dirty. So its removal needs no
+// page and works in a full pool. Only a page that had to stay earlier because of a lock may be clean; then it needs
+// reservations for itself and the pages above it.
 #pragma once
 
 #include "fs/inode/inode.hpp"
@@ -23,13 +24,14 @@ namespace detail {
 
 enum class EmptiedVerdict : u32 { forget, keep, give_back };
 
-// Leader: it is looked at again.
+// Leader: the page will be tested again.
 GPU4FS_FN inline EmptiedVerdict keep_emptied(Frame& f) {
   fetch_or<Order::relaxed, Scope::engine>(&f.referenced, u32{frame_emptied});
   return EmptiedVerdict::keep;
 }
 
-// Leader. A frame may be in the list twice if it was used for another page meanwhile: whoever takes the mark judges it.
+// Leader. A frame may be in the list twice if it was used for another page meanwhile; the caller that clears its mark
+// handles it.
 GPU4FS_FN GPU4FS_NOINLINE inline EmptiedVerdict judge_emptied(FileSystem& fs, Operation& op, u32 frame) {
   Frame& f = fs.pages.frames[frame];
   const bool is_listed =
@@ -48,7 +50,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline EmptiedVerdict judge_emptied(FileSystem& fs, Op
   return keep_emptied(f);
 }
 
-// Leader: no number of the page gets a generation again that one of them had.
+// Leader: no number of the page gets one of its earlier generations again.
 GPU4FS_FN GPU4FS_NOINLINE inline void keep_generations(FileSystem& fs, u32 frame) {
   const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
   u32 known = load<Order::relaxed, Scope::engine>(&fs.inode_file.generation);
@@ -62,8 +64,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void keep_generations(FileSystem& fs, u32 frame
 
 }  // namespace detail
 
-// Task: entries [first, first + count) of PageTable::emptied_list. What stays in the list are removed frames, and pages
-// that have to be looked at again. `shard` is the operation's.
+// Task: entries [first, first + count) of PageTable::emptied_list. Removed frames, and pages that have to be tested
+// again, stay in the list. `shard` is that of the operation.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
   Operation op{};
@@ -86,7 +88,8 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u3
   on_leader(g, [&] { release_reservations(fs, op); });
 }
 
-// After all tasks: map pages of the inode file that have become empty go too, and the list has what is left to do.
+// After all tasks: map pages of the inode file that have become empty are removed too, and the list keeps the remaining
+// work.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void end_giving_back(Group g, FileSystem& fs) {
   Operation op{};

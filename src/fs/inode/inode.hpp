@@ -1,14 +1,13 @@
 // Inodes: numbers, creation, freeing, orphans, attributes.
 //
-// Numbers in use are the set bits of the inode bitmap (inode 2). Each allocation shard claims a batch of
-// sixteen numbers, which is one page of the inode file, so that workers that create files side by side
-// touch different pages. A claim lives in memory only: the bit is set in the gate. It belongs to the command,
-// from restart to restart; the number of one that ends without committing goes to the next that asks.
-// Orphans (inodes without a name that are still open) are the set bits of the orphan bitmap (inode 3);
-// mounting frees them.
+// Numbers in use are the set bits of the inode bitmap (inode 2). Each allocation shard claims a batch of sixteen
+// numbers, which is one page of the inode file. So workers that create files concurrently touch different pages. A
+// claim is only in memory: the bit is set in the gate. It belongs to the command across restarts. If a command ends
+// without committing its number, the next command that needs one gets it. Orphans (inodes without a name that are still
+// open) are the set bits of the orphan bitmap (inode 3); mounting frees them.
 //
-// A number's generation goes on with each use (format::generation_after()). It is kept in the free inode; if the page
-// of the inode file is given back, the generations of all numbers that have no inode go on behind the latest one that
+// A number's generation advances with each use (format::generation_after()). It is kept in the free inode. If the page
+// of the inode file is given back, the generations of all numbers without an inode continue after the latest one that
 // was in it (inode 0 has it).
 #pragma once
 
@@ -19,7 +18,7 @@
 
 namespace gpu4fs::fs {
 
-// The inode file's height is fixed, so it ends here.
+// The inode file's height is fixed, and this is its end.
 inline constexpr u64 inode_number_max =
     (u64{format::inode_slot_count} << (format::slot_shift * format::inode_file_height)) * format::inodes_per_page;
 inline constexpr u64 bitmap_bits_per_page = format::bits_per_page;
@@ -87,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& fs, Operation& op
     frame = add_page(g, fs, op, file, {0, index});
     on_leader(g, [&] {
       const u64 size = (index + 1) * page_size;
-      // Others look at it without a lock, to see how far the file reaches.
+      // Others read it without a lock, to learn how far the file reaches.
       if (file.inode->size_bytes < size) store<Order::relaxed, Scope::engine>(&file.inode->size_bytes, size);
     });
   }
@@ -106,7 +105,7 @@ GPU4FS_FN GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op
     const u64 bit = u64{1} << (number % 64);
     u64* word = bitmap_word(fs, frame, number);
     if (set) {
-      // On a damaged medium the bit may say what the inode does not.
+      // On a damaged medium the bit may contradict the inode.
       const u64 old = fetch_or<Order::relaxed, Scope::engine>(word, bit);
       if ((old & bit) != 0) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
     } else {
@@ -117,9 +116,9 @@ GPU4FS_FN GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op
   });
 }
 
-// Makes batch `first` the shard's if nobody has it and it has free numbers; under the grow lock, so that two
-// shards never take the same one. The bits are read after the claims: a committed number leaves the claims
-// only after its bit is set. `frame` is the bitmap page, no_frame: absent, all numbers are free.
+// Assigns batch `first` to the shard if nobody has it and it has free numbers; under the grow lock, so two shards never
+// get the same one. The bits are read after the claims, because a committed number leaves the claims only after its bit
+// is set. `frame` is the bitmap page; no_frame: absent, all numbers are free.
 GPU4FS_FN inline bool take_batch(FileSystem& fs, Operation& op, u64 first, u32 frame) {
   fs.grow_lock.lock();
   u32 mask = 0;
@@ -145,13 +144,13 @@ GPU4FS_FN inline bool take_batch(FileSystem& fs, Operation& op, u64 first, u32 f
 }
 
 struct BatchChoice {
-  u64 batch;  // 0: look again
+  u64 batch;  // 0: try again
   u32 wrapped;
   u32 reserved;
 };
 
-// The next batch to look at. Past the end of the inode file the scan starts over, once in a search and only
-// while at least a quarter of the numbers below the end is free; otherwise the file grows.
+// The next batch to test. Past the end of the inode file the scan restarts, once in a search and only while at least a
+// quarter of the numbers below the end is free; otherwise the file grows.
 GPU4FS_FN inline BatchChoice next_batch(FileSystem& fs, u32 wrapped) {
   const u64 next = fetch_add<Order::relaxed, Scope::engine>(&fs.inode_scan, u64{1});
   const u64 pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.size_bytes) / page_size;
@@ -163,8 +162,8 @@ GPU4FS_FN inline BatchChoice next_batch(FileSystem& fs, u32 wrapped) {
   return {batch_is_claimed(fs, next) ? u64{0} : next, wrapped, 0};
 }
 
-// The batch of `first` is full: lets the scan go on at the next word of the bitmap page with a free bit.
-// Racing scans may look at a batch twice, which costs time only.
+// The batch of `first` is full: the scan continues at the next word of the bitmap page with a free bit. Concurrent
+// scans may test a batch twice, which costs only time.
 GPU4FS_FN inline void skip_used_batches(FileSystem& fs, u32 frame, u64 first) {
   if (load<Order::relaxed, Scope::engine>(bitmap_word(fs, frame, first)) != ~u64{0}) return;
   u64 number = first + 64 - first % 64;
@@ -179,7 +178,7 @@ GPU4FS_FN inline void skip_used_batches(FileSystem& fs, u32 frame, u64 first) {
   }
 }
 
-// The batch was not looked at after all: the scan comes back to it.
+// The batch was not tested: the scan will return to it.
 GPU4FS_FN inline void put_back_batch(FileSystem& fs, u64 batch) {
   u64 scan = load<Order::relaxed, Scope::engine>(&fs.inode_scan);
   while (batch < scan && !compare_exchange<Order::relaxed, Scope::engine>(&fs.inode_scan, scan, batch)) {
@@ -189,7 +188,7 @@ GPU4FS_FN inline void put_back_batch(FileSystem& fs, u64 batch) {
 // A batch with free numbers for shard `op.shard`, which is locked by the caller.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation& op) {
-  // Every batch up to the inode file's end is looked at once before the file grows.
+  // Every batch up to the inode file's end is tested once before the file grows.
   const u64 batch_end = on_leader(g, [&] {
     const u64 pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.size_bytes) / page_size;
     return maximum<u64>(pages, 1) + fs.shard_count + 1;
@@ -204,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation&
     u32 frame = no_frame;
     const Status status = get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &frame);
     if (status != Status::ok && status != Status::page_absent) {
-      // Not a damaged one: whoever asks next looks behind it.
+      // A damaged batch is not put back; the next search continues after it.
       const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
       if (comes_again) on_leader(g, [&] { put_back_batch(fs, choice.batch); });
       return status;
@@ -244,7 +243,7 @@ GPU4FS_FN inline bool keep_returned_inode(FileSystem& fs, u64 number) {
 
 }  // namespace detail
 
-// Prepare: claims a free inode number for this command, or finds the one that it has. Status: no_inodes, or as
+// Prepare: claims a free inode number for this command, or returns the one that it has. Status: no_inodes, or as
 // get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation& op, u64* number) {
@@ -274,13 +273,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation&
   return status;
 }
 
-// The command ends without having committed the number that it claimed. One rank.
+// The command ends without committing the number that it claimed. One rank.
 GPU4FS_FN GPU4FS_NOINLINE inline void unclaim_inode(FileSystem& fs, Operation& op) {
   const u64 number = op.claimed_inode;
   if (number == 0) return;
   op.claimed_inode = 0;
   if (detail::keep_returned_inode(fs, number)) return;
-  // Found again when the scan starts over.
+  // It is found again when the scan restarts.
   const u32 old = fetch_sub<Order::release, Scope::engine>(&detail::claimed_count(fs, number), 1u);
   GPU4FS_CHECK_GT(old, 0u);
 }
@@ -292,15 +291,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_new_inode(Group g, FileSystem& fs, Oper
   u32 frame = no_frame;
   Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &frame);
   if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
-    // As below: a number that cannot be committed goes to nobody else.
+    // As below: a number that cannot be committed is not given to others.
     on_leader(g, [&] { op.claimed_inode = 0; });
   }
   if (status != Status::ok && status != Status::page_absent) return status;
   status = get_page(g, fs, op, detail::inode_file_ref(fs), {0, number / format::inodes_per_page}, &frame);
   if (status == Status::page_absent) return Status::ok;
   GPU4FS_TRY(status);
-  // On a damaged medium an inode may live although its bit says that it is free. Its number stays claimed until
-  // the next mount, so that nobody gets it again.
+  // On a damaged medium an inode may be in use although its bit says that it is free. Its number stays claimed until
+  // the next mount, so no other command gets it.
   const bool is_free = on_leader(g, [&] {
     const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
     const bool has_no_mode = inodes[number % format::inodes_per_page].mode == 0;
@@ -310,7 +309,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_new_inode(Group g, FileSystem& fs, Oper
   return is_free ? Status::ok : Status::corrupt_structure;
 }
 
-// Gate: the inode page of `number`, with free inodes only if it was absent (one inode in reserve_metadata).
+// Gate: the inode page of `number`. If it was absent, it contains free inodes (one inode in reserve_metadata).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_inode_page(Group g, FileSystem& fs, Operation& op, u64 number) {
   detail::ensure_page(g, fs, op, detail::inode_file_ref(fs), number / format::inodes_per_page);
@@ -318,18 +317,19 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inode_page(Group g, FileSystem& fs, Operat
 
 namespace detail {
 
-// Leader, gate. The operation's record says it again, so that replaying gives the client's handle its file back.
+// Leader, gate. The operation's record contains the generation too, so after a replay the client's handle refers to its
+// file again.
 GPU4FS_FN inline u32 next_generation(const FileSystem& fs, const Operation& op, const format::Inode& inode) {
   if (op.replay != nullptr) return static_cast<u32>(op.replay->size);
   const u32 last = inode.version == 0 ? fs.inode_file.generation : inode.generation;
   return GPU4FS_MUTANT(generation_kept, format::generation_after(last, fs.generation_skip), last + fs.generation_skip);
 }
 
-// Leader, gate: an inode of the page has become free. If it was the last one, the next checkpoint looks at the page.
+// Leader, gate: an inode of the page has become free. If it was the last one, the next checkpoint tests the page.
 GPU4FS_FN GPU4FS_NOINLINE inline void note_emptied_page(FileSystem& fs, u32 frame) {
   PageTable& table = fs.pages;
   u32* const bits = &table.frames[frame].referenced;
-  // Of two that free the last two, the later one here sees both.
+  // If two commands free the last two, the later one sees both here.
   fetch_or<Order::acq_rel, Scope::engine>(bits, 0u);
   const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
   for (u32 i = 0; i < format::inodes_per_page; ++i) {
@@ -338,14 +338,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void note_emptied_page(FileSystem& fs, u32 fram
   const u32 before = fetch_or<Order::relaxed, Scope::engine>(bits, u32{frame_emptied});
   if ((before & frame_emptied) != 0) return;
   table.free_lock.lock();
-  // Full of frames that have gone since: the page stays.
+  // The list is full of removed frames: the page stays.
   if (table.emptied_count < table.frame_count) table.emptied_list[table.emptied_count++] = frame;
   table.free_lock.unlock();
 }
 
 }  // namespace detail
 
-// All of an inode by 8-byte stores: who does not hold its lock may look at its mode (peek_mode).
+// Writes the whole inode by 8-byte stores: readers without its lock may read its mode (peek_mode).
 GPU4FS_FN inline void put_inode(format::Inode* to, const format::Inode& from) {
   static_assert(sizeof(format::Inode) % 8 == 0);
   u64 words[sizeof(format::Inode) / 8];
@@ -354,7 +354,7 @@ GPU4FS_FN inline void put_inode(format::Inode* to, const format::Inode& from) {
   for (u32 i = 0; i < sizeof(words) / 8; ++i) store<Order::relaxed, Scope::engine>(&place[i], words[i]);
 }
 
-// Gate: brings the claimed inode to life with empty content. In an engine the command holds its lock.
+// Gate: initialises the claimed inode with empty content. In an engine the command holds its lock.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Operation& op, u64 number,
                                                     const NewInode& values) {
@@ -412,12 +412,12 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operat
     detail::note_emptied_page(fs, ref.frame);
     detail::count_one_out(fs, &fs.inode_used);
   });
-  // Last: from then on another command may claim the number.
+  // Last: afterwards another command may claim the number.
   detail::change_bit(g, fs, op, format::inode_number_inode_bitmap, ref.number, false);
 }
 
-// Prepare: the orphan bitmap's page for `number` is resident or will be created (covered by counting the
-// inode in reserve_metadata once more).
+// Prepare: the orphan bitmap's page for `number` is resident or will be created (count the inode in reserve_metadata
+// once more).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
   u32 frame = no_frame;

@@ -1,5 +1,5 @@
-// What the bytes of an inode in use must say for the engine to work with it. Who reads inodes and the check of a pool
-// ask the same functions, so that nothing is refused that a check calls sound.
+// The conditions that an inode in use must meet before the engine works with it. Readers of inodes and the check of a
+// pool use the same functions, so the engine refuses nothing that a check calls valid.
 #pragma once
 
 #include "base/limits.hpp"

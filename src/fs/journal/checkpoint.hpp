@@ -1,24 +1,22 @@
 // Checkpoints: how the changes of an epoch reach the medium (docs/internals/architecture.md, section 5).
 //
-// A checkpoint is a command of the engine that goes through these steps; what is named "task" runs on
-// many workers at once.
+// A checkpoint is a command of the engine with these steps. A "task" runs on many workers at once.
 //
-//   1  the commit gate closes: operations that commit wait at it, all others go on
-//      and the open stripes of chunks with parities with it (space/stripes.hpp)
-//   2  place_frames (task): every dirty frame gets a new place; the pointer to it is put into its
-//      parent's page (dirty as well, by the invariant of fs/pages), its old place is freed
-//   3  copy_frames (task), snapshot_chunk (task): the dirty pages and the changed allocation bitmaps are
-//      copied aside
-//   4  begin_epoch; the gate opens: operations go on in the next epoch. The pause ends here
-//   5  write_staged (task): the copies are written to their new, free places
-//      then waits for running updates of parities (raid/parity/row_write.hpp)
+//   1  the commit gate closes: operations that commit wait at it, all others continue; the open stripes of chunks with
+//      parities are closed too (space/stripes.hpp)
+//   2  place_frames (task): every dirty frame gets a new place; the pointer to it is stored in its parent's page (dirty
+//      as well, by the invariant of fs/pages), and its old place is freed
+//   3  copy_frames (task), snapshot_chunk (task): the dirty pages and the changed allocation bitmaps are copied aside
+//   4  begin_epoch; the gate opens: operations continue in the next epoch. The pause ends here
+//   5  write_staged (task): the copies are written to their new, free places;
+//      then the checkpoint waits for running updates of parities (raid/parity/row_write.hpp)
 //   6  write_chunk (task): pages of descriptors and the older bitmap slot of every changed chunk
-//   7  what a growing pool gets (space/growth.hpp); flush of every device, then the superblocks of the epoch,
-//      then flush again
-//   8  publish_chunk (task): what the epoch freed becomes reusable; whoever waits for the epoch goes on
+//   7  changes of a growing pool (space/growth.hpp); flush of every device, then the superblocks of the epoch, then
+//      another flush
+//   8  publish_chunk (task): pages that the epoch freed become reusable; commands that wait for the epoch continue
 //
-// A crash before a superblock of step 7 is durable leaves the epoch before, whose pages are untouched; a
-// crash after it leaves this one.
+// A crash before a superblock of step 7 is durable leaves the previous epoch, whose pages are untouched; a later crash
+// leaves this one.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -33,13 +31,13 @@ namespace gpu4fs::fs {
 
 inline constexpr u32 frames_per_checkpoint_task = 64;
 
-// True when the open epoch has something to write, and be it that a device is lost.
+// True if the open epoch has something to write, including the loss of a device.
 GPU4FS_FN inline bool has_changes(const FileSystem& fs) {
   return load<Order::acquire, Scope::engine>(&fs.dirty.count) != 0 || raid::has_unrecorded_loss(fs.space);
 }
 
-// The epoch that has to be durable for everything that has committed so far. Dirty pages and epoch are read
-// together: between them the next epoch could begin.
+// The epoch that has to be durable so that everything committed so far is. Dirty pages and epoch are read together,
+// because the next epoch could begin in between.
 GPU4FS_FN inline u64 epoch_of_changes(FileSystem& fs) {
   fs.pages.free_lock.lock();
   const u64 open = load<Order::acquire, Scope::engine>(&fs.epoch_open);
@@ -78,12 +76,12 @@ GPU4FS_FN inline void place_frame(FileSystem& fs, u32 frame, u64 address) {
 
 }  // namespace detail
 
-// Gate closed, before step 2: what is left of open stripes is not given out any more.
+// Gate closed, before step 2: the rest of open stripes is not allocated.
 GPU4FS_FN inline void close_stripes(FileSystem& fs) {
   fetch_add<Order::acq_rel, Scope::engine>(&fs.stripe_generation, 1u);
 }
 
-// After step 3, once: updates of parities, and repairs, that begin from now on see the snapshot.
+// After step 3, once: later updates of parities, and later repairs, see the snapshot.
 GPU4FS_FN inline void count_snapshot(const FileSystem& fs) {
   if (fs.space.parity != nullptr) raid::note_snapshot(fs.space.parity->updates);
   if (fs.space.damage != nullptr) raid::note_snapshot(fs.space.damage->repairs);
@@ -101,7 +99,7 @@ GPU4FS_FN GPU4FS_NOINLINE void place_frames(Group g, FileSystem& fs, u32 shard, 
     Operation op{};
     op.shard = shard % fs.shard_count;
     op.profile = fs.space.metadata_class + 1;
-    op.pages_reserved = count;  // one page was promised to each dirty frame
+    op.pages_reserved = count;  // one page is reserved for each dirty frame
     op.emergency_use = space::EmergencyUse::all;
     op.whole_stripes = 1;
     raid::Extent run{};
@@ -109,7 +107,7 @@ GPU4FS_FN GPU4FS_NOINLINE void place_frames(Group g, FileSystem& fs, u32 shard, 
     for (u32 i = first; i < first + count; ++i) {
       const u32 frame = fs.pages.dirty_list[i];
       Frame& f = fs.pages.frames[frame];
-      if (load<Order::relaxed, Scope::engine>(&f.state) != frame_valid) continue;  // removed since
+      if (load<Order::relaxed, Scope::engine>(&f.state) != frame_valid) continue;  // removed meanwhile
       if (used == run.page_count) {
         run = allocate_run(Lane{}, fs, op, first + count - i, 1);
         GPU4FS_CHECK_GT(run.page_count, 0u);
@@ -147,7 +145,7 @@ GPU4FS_FN GPU4FS_NOINLINE void copy_frames(Group g, FileSystem& fs, u32 first, u
   g.sync();
 }
 
-// Step 4, gate closed: the next epoch begins. Answers the number of staged pages.
+// Step 4, gate closed: the next epoch begins. Returns the number of staged pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
   return on_leader(g, [&] {
@@ -156,7 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
     fs.inode_file_staged = fs.inode_file;
     fs.inode_used_staged = load<Order::relaxed, Scope::engine>(&fs.inode_used);
     fs.page_used_staged = pages_used(fs);
-    // No record is half written: whoever appends one is inside the gate.
+    // No record is incomplete: records are appended inside the gate.
     fs.log.start_staged =
         GPU4FS_MUTANT(log_start_kept, (load<Order::relaxed, Scope::engine>(&fs.log.tail)), fs.log.start);
     store<Order::relaxed, Scope::engine>(&fs.log.named_pages, u64{0});
@@ -173,7 +171,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
 
 namespace detail {
 
-// Staged pages from `first` on, at most `count`, that go to places one behind the other.
+// Staged pages from `first` on, at most `count`, that go to consecutive places.
 struct StagedRun {
   u64 address;  // 0: the first one was removed
   u32 count;
@@ -194,7 +192,7 @@ GPU4FS_FN inline StagedRun find_staged_run(const FileSystem& fs, u32 first, u32 
 
 }  // namespace detail
 
-// Task of step 5. Runs, so that rows with parities are written as a whole.
+// Task of step 5. Writes in runs, so rows with parities are written as a whole.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_staged(Group g, FileSystem& fs, u32 first, u32 count) {
   PageTable& table = fs.pages;
@@ -211,7 +209,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_staged(Group g, FileSystem& fs, u32 first
 
 namespace detail {
 
-// A bit a device: those that `superblock`, of `epoch`, says are stale, and those that it says are so no more.
+// One bit for each device: those that `superblock`, of `epoch`, declares stale, and those that it declares complete
+// again.
 GPU4FS_FN inline void name_stale_devices(format::Superblock& superblock, u64 devices, u64 rebuilt, u64 epoch) {
   bool any = false;
   for (u32 d = 0; d < superblock.device_count; ++d) {
@@ -227,18 +226,18 @@ GPU4FS_FN inline void name_stale_devices(format::Superblock& superblock, u64 dev
 struct SuperblockPlan {
   u64 epoch;
   u64 now;
-  u64 stale;  // a bit a device
+  u64 stale;  // one bit for each device
   u64 rebuilt;
   u64 slot_sum;
   u32 clean;
   u32 reserved;
 };
 
-// The superblock of a device in engine memory becomes that of the epoch, without its checksum. Leader.
+// Turns the superblock of a device in engine memory into that of the epoch, without its checksum. Leader.
 GPU4FS_FN GPU4FS_NOINLINE inline void compose_superblock(FileSystem& fs, u32 d, const SuperblockPlan& plan) {
   format::Superblock& superblock = fs.superblocks[d];
   if ((plan.rebuilt >> d & 1) != 0) {
-    // It took no part in the epochs before: it gets what the others have.
+    // The device took no part in earlier epochs: it gets a copy of another device's superblock.
     u32 source = 0;
     while (source < raid::device_count_of(fs.space) && !device::is_readable(fs.space.devices[source])) ++source;
     GPU4FS_CHECK_LT(source, raid::device_count_of(fs.space));
@@ -262,7 +261,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void compose_superblock(FileSystem& fs, u32 d, 
   superblock.checksum = 0;
 }
 
-// Status exists: the device is lost by this, the others go on.
+// Status exists: the device is lost because of this; the others continue.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d, const SuperblockPlan& plan) {
   const device::Device& device = fs.space.devices[d];
@@ -284,17 +283,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d
 
 }  // namespace detail
 
-// Step 7: the superblock of `epoch` on every device of the mask that is left, into the slot of its parity; it names the
-// lost ones. One that is lost meanwhile has the pages of the epoch, so that the next superblock is soon enough to say
-// so; not so a rebuilt one, so those come first: if one of them fails, the superblocks of the others still name it.
-// The caller flushes before and after. Devices that join the pool get theirs in a call of their own before the others,
-// and never in a checkpoint that makes a rebuilt one readable.
+// Step 7: writes the superblock of `epoch`, which names the lost devices, to every remaining device of the mask, into
+// the slot of its parity. If a device is lost meanwhile, it has the pages of the epoch, so the next superblock may name
+// it. This does not hold for a rebuilt device, so these come first: if one of them fails, the superblocks of the others
+// still name it. The caller flushes before and after. Devices that join the pool get theirs in a call of their own
+// before the others, and never in a checkpoint that makes a rebuilt one readable.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 epoch, u64 now, bool clean,
                                                    u64 devices = ~u64{0}) {
   detail::SuperblockPlan plan{epoch, now, 0, 0, 0, clean ? 1u : 0u, 0};
   plan.slot_sum = sum_slot_checksums(g, fs, true) + on_leader(g, [&] { return growth_slot_sum(fs); });
-  // Superblocks of an epoch say the same.
+  // Superblocks of an epoch must be equal.
   const bool is_second = on_leader(g, [&] { return joining_devices(fs) != 0 && (devices & joining_devices(fs)) == 0; });
   for (u32 tries = 0; tries <= device_count_max; ++tries) {
     plan.stale = on_leader(g, [&] { return is_second ? raid::staged_losses(fs.space) : raid::stage_losses(fs.space); });

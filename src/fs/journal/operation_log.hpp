@@ -1,20 +1,19 @@
-// The operation log: what a command did, so that it survives a crash before the next checkpoint
+// The operation log: records of operations, which thereby survive a crash before the next checkpoint
 // (docs/internals/architecture.md, section 5; format/log_format.hpp has the bytes).
 //
-// There is one sequence of records. Taking a place in it is one compare-exchange of `tail` inside the commit
-// gate, under the operation's locks, so the order of records is an order in which the operations can have
-// happened; the place is the sequence number. A record is written into the ring in engine memory, by whoever
-// commits, and then marked `ready`. Nothing reaches a device until somebody asks for durability: then all
-// records up to the one wanted are complete, or their commands are about to complete them, and are written in
-// one go, for everybody who waits (engine/log_flush.hpp). A checkpoint makes all records before its snapshot
-// superfluous, written or not.
+// There is one sequence of records. A place in it is taken by one compare-exchange of `tail` inside the commit gate,
+// under the operation's locks. So the order of records is a possible order of the operations, and the place is the
+// sequence number. The committing worker writes the record into the ring in engine memory and then marks it `ready`.
+// Nothing is written to a device until a command requests durability. Then all records up to the requested one are
+// complete, or their commands are about to complete them, and they are written together for all waiting commands
+// (engine/log_flush.hpp). A checkpoint makes all records before its snapshot superfluous, written or not.
 //
-// Room for a record is promised in prepare, so that appending cannot fail. A part of the ring is never promised:
-// what fillers may take up.
+// Room for a record is reserved in prepare, so appending cannot fail. A part of the ring is never reserved: the room
+// that fillers may take.
 //
-// Pages that a record names (LogExtent) are marked stable when they are committed: they are neither overwritten
-// nor reused before a checkpoint that covers the record is durable. Bytes that a record carries need no such
-// care: replaying writes them again.
+// Pages that a record names (LogExtent) become stable when they are committed: they are neither overwritten nor reused
+// before a checkpoint that covers the record is durable. The bytes in a record need no such protection: a replay writes
+// them again.
 #pragma once
 
 #include "base/copy.hpp"
@@ -28,13 +27,13 @@
 
 namespace gpu4fs::fs {
 
-// Pages that records name before a checkpoint is asked for: what a recovery has to read, 8 GiB.
+// Limit of pages that records name before a checkpoint is requested: 8 GiB that a recovery has to read.
 inline constexpr u64 log_named_pages_max = u64{2} << 20;
 
-// What a commit puts into a record besides LogRecord's own fields. Lengths are in `record`. Engine memory, or
-// session memory for `data`, which may change meanwhile: the record is hashed as it was stored.
+// The payload of a record besides LogRecord's own fields. Lengths are in `record`. The memory is engine memory, or
+// session memory for `data`. Session memory may change meanwhile, so the hash is that of the stored record.
 struct LogPayload {
-  const u8* names;  // first name, and the second right behind it
+  const u8* names;  // first name, directly followed by the second one
   const u8* data;
   const RoundExtent* extents;
   u32 flags;  // format::LogExtentFlags of all extents
@@ -44,12 +43,12 @@ GPU4FS_FN inline bool log_is_on(const FileSystem& fs) {
   return fs.log.capacity != 0;
 }
 
-// Bytes that a record with such a payload takes.
+// The size of a record with such a payload in bytes.
 GPU4FS_FN constexpr u32 log_bytes(u32 name_bytes, u32 data_length, u32 extent_count) {
   return format::log_record_layout(name_bytes, data_length, extent_count).length;
 }
 
-// Prepare: promises room for a record of `bytes`; asking again tops up. Status: retry_after_checkpoint.
+// Prepare: reserves room for a record of `bytes`; another call raises the reservation. Status: retry_after_checkpoint.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_log(Group g, FileSystem& fs, Operation& op, u32 bytes) {
   if (!log_is_on(fs)) return Status::ok;
@@ -67,7 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_log(Group g, FileSystem& fs, Operation&
   });
 }
 
-// Behind its header; the record is a valid one.
+// Located after its header; the record must be valid.
 GPU4FS_FN inline const format::LogExtent* record_extents(const format::LogRecord& record) {
   const format::LogRecordLayout layout = format::log_record_layout(u32{record.name_length} + record.second_name_length,
                                                                    record.data_length, record.extent_count);
@@ -97,7 +96,7 @@ GPU4FS_FN inline u64 record_checksum(const OperationLog& log, format::LogRecord&
   return xxh3_64(&record, record.length, log.seed ^ record.lsn);
 }
 
-// Takes the place of a record of `length` bytes; what is left in front of it at the ring's end becomes a filler.
+// Takes the place of a record of `length` bytes. A rest before the ring's end becomes a filler.
 GPU4FS_FN inline u64 take_place(FileSystem& fs, u32 length) {
   OperationLog& log = fs.log;
   u64 lsn = load<Order::relaxed, Scope::engine>(&log.tail);
@@ -108,7 +107,7 @@ GPU4FS_FN inline u64 take_place(FileSystem& fs, u32 length) {
   } while (!compare_exchange<Order::relaxed, Scope::engine>(&log.tail, lsn, lsn + gap + length));
   if (gap == 0) return lsn;
   fetch_sub<Order::relaxed, Scope::engine>(&log.room, gap);
-  // Of a filler only the first 64 bytes mean something; its checksum covers those.
+  // Only the first 64 bytes of a filler have a meaning; its checksum covers these.
   format::LogRecord& filler = *record_at(log, lsn);
   __builtin_memset(&filler, 0, minimum<u64>(gap, sizeof(filler)));
   filler.lsn = lsn;
@@ -119,7 +118,7 @@ GPU4FS_FN inline u64 take_place(FileSystem& fs, u32 length) {
   return lsn + gap;
 }
 
-// Pages of one extent whose digests a commit adds up itself; more are left to whoever flushes the log.
+// Limit of the pages of one extent whose digests a commit computes itself; the flush of the log computes larger ones.
 inline constexpr u32 digest_pages_at_once = 64;
 inline constexpr u16 log_flag_unfinished = 1;  // in memory only: digests and checksum are still missing
 
@@ -157,7 +156,7 @@ GPU4FS_FN void zero_gap(Group g, u8* record, u32 from, u32 to) {
   for (u32 i = from + g.rank(); i < to; i += Group::size()) record[i] = 0;
 }
 
-// Everything behind the header.
+// Everything after the header.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::LogRecord& header,
                                             const LogPayload& payload) {
@@ -186,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::L
 
 namespace detail {
 
-// A checkpoint in the middle of a replay includes the records before `tail`.
+// A checkpoint during a replay includes the records before `tail`.
 GPU4FS_FN inline void note_replayed(FileSystem& fs, const Operation& op) {
   if (op.replay == nullptr || format::is_in(format::log_records_replayed_twice, op.replay->opcode)) return;
   store<Order::relaxed, Scope::engine>(&fs.log.tail, op.replay->lsn + op.replay->length);
@@ -194,9 +193,9 @@ GPU4FS_FN inline void note_replayed(FileSystem& fs, const Operation& op) {
 
 }  // namespace detail
 
-// Gate, under the operation's locks, before they are given up: the record of what this commit does. `header` has
-// the operation's fields, equal on all ranks; lsn, length, time and epoch are filled in here. The room was
-// promised. During a replay nothing is recorded. Answers the record's LSN.
+// Gate, under the operation's locks: appends the record of this commit. `header` has the operation's fields, equal on
+// all ranks; lsn, length, time and epoch are filled in here. The room is reserved. During a replay nothing is recorded.
+// Returns the record's LSN.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op, const format::LogRecord& header,
                                          const LogPayload& payload) {
@@ -235,7 +234,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op,
   return lsn;
 }
 
-// The data that the record has, while its command is in the gate; `data` if nothing is recorded.
+// The data in the record, while its command is in the gate; `data` if nothing is recorded.
 GPU4FS_FN inline const u8* recorded_data(const FileSystem& fs, u64 lsn, const format::LogRecord& header,
                                          const u8* data) {
   if (!log_is_on(fs)) return data;
@@ -244,8 +243,8 @@ GPU4FS_FN inline const u8* recorded_data(const FileSystem& fs, u64 lsn, const fo
   return reinterpret_cast<const u8*>(detail::record_at(fs.log, lsn)) + layout.data_offset;
 }
 
-// True once each time half of the log has come into use, or so many pages are named that a recovery would take
-// long to look at them: the caller asks for a checkpoint. One rank.
+// True once each time half of the log is in use, or so many pages are named that a recovery would take long to read
+// them: the caller requests a checkpoint. One rank.
 GPU4FS_FN inline bool log_wants_checkpoint(OperationLog& log) {
   if (log.capacity == 0) return false;
   const u64 used = load<Order::relaxed, Scope::engine>(&log.tail) - load<Order::relaxed, Scope::engine>(&log.start);
@@ -255,8 +254,8 @@ GPU4FS_FN inline bool log_wants_checkpoint(OperationLog& log) {
   return exchange<Order::relaxed, Scope::engine>(&log.checkpoint_asked, 1u) == 0;
 }
 
-// The LSN behind the records that are complete from `from` on, looking no further than `to`. Finishes what was
-// left unfinished. Only for whoever flushes the log.
+// The LSN after the complete records from `from` on, up to `to`. Completes unfinished ones. Only for the worker that
+// flushes the log.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 collect_log(Group g, const FileSystem& fs, u64 from, u64 to) {
   const OperationLog& log = fs.log;
@@ -281,7 +280,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 collect_log(Group g, const FileSystem& fs, u64 fro
 
 namespace detail {
 
-// One rank of the group calls begin and end, all copy.
+// One rank of the group calls begin and end, all ranks copy.
 template <class Group>
 GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u64 length) {
   const OperationLog& log = fs.log;
@@ -297,7 +296,7 @@ GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u
 
 }  // namespace detail
 
-// Writes the log's bytes [from, to), at most its capacity, to every log device that is left. The caller flushes them.
+// Writes the log's bytes [from, to), at most its capacity, to every remaining log device. The caller flushes them.
 // Status: device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_log(Group g, FileSystem& fs, u64 from, u64 to) {

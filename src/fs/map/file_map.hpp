@@ -1,11 +1,11 @@
 // The file map of regular files: which logical page holds which page of a file (theory: map_types.hpp).
 //
-//   map_lookup, map_seek                         what is there (map_walk.hpp)
-//   map_prepare, map_prepare_remove              before the gate: residency, checks, what to reserve
+//   map_lookup, map_seek                         reads (map_walk.hpp)
+//   map_prepare, map_prepare_remove              before the gate: residency, checks, amounts to reserve
 //   map_replace, map_mark_written, map_remove    in the gate
 //
-// A write takes: map_prepare; allocate and write the pages; reserve_metadata(1, cost.changed, cost.fresh);
-// enter the gate; map_replace and commit_extent for each extent; size and times.
+// A write consists of: map_prepare; allocate and write the pages; reserve_metadata(1, cost.changed, cost.fresh); enter
+// the gate; map_replace and commit_extent for each extent; size and times.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -14,9 +14,9 @@
 
 namespace gpu4fs::fs {
 
-// Gate: pages [first, first + run.page_count) are now those of `run`; what was there is freed. Spans
-// that are aligned in the file and in logical space become 2 MiB and 1 GiB blocks. Requirements: as in
-// map_change.hpp. None of the run's pages is in the map.
+// Gate: pages [first, first + run.page_count) become those of `run`; the old ones are freed. Spans that are aligned in
+// the file and in logical space become 2 MiB and 1 GiB blocks. Requirements: as in map_change.hpp. None of the run's
+// pages is in the map.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first,
                                            MapRun run) {
@@ -48,8 +48,8 @@ GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& o
   }
 }
 
-// Gate: unwritten pages of the range become data where they lie; all of it is unwritten or data. Their content was
-// written before.
+// Gate: unwritten pages of the range become data in place; all of the range is unwritten or data. Their content is
+// already written.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                                 PageRange range) {
@@ -84,8 +84,8 @@ GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operati
   }
 }
 
-// Gate: the range becomes a hole; its pages are freed, map pages that become empty are removed, and the
-// height of a map without any block becomes 0.
+// Gate: the range becomes a hole. Its pages are freed, map pages that become empty are removed, and the height of a map
+// without any block becomes 0.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void map_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                           PageRange range) {
@@ -98,7 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE void map_remove(Group g, FileSystem& fs, Operation& op
   mark_inode_dirty(g, fs, op, ref);
 }
 
-// No block and no map page: content is inline or there is none.
+// No block and no map page: the content is inline or there is none.
 template <class Group>
 GPU4FS_FN bool map_is_empty(Group g, const InodeRef& ref) {
   return ref.inode->is_inline() || detail::all_holes(g, ref.inode->slots, format::inode_slot_count);

@@ -1,10 +1,9 @@
-// Changing a file map, inside the commit gate: nothing here fails or waits.
+// Changes of a file map, inside the commit gate: nothing here fails or waits.
 //
-// Requirements of every function: the inode is locked exclusively and not inline; map_prepare (or
-// map_prepare_remove) for the range has answered ok in this step, and what it counted is reserved. Data
-// pages that lose their place in the map are freed here; pages that enter it were allocated by the caller,
-// who also calls commit_extent for them. Inode fields other than slots, height and page_count are the
-// caller's business.
+// Requirements of every function: the inode is locked exclusively and not inline; map_prepare (or map_prepare_remove)
+// for the range has returned ok in this step, and the amounts that it counted are reserved. Data pages that lose their
+// place in the map are freed here. Pages that enter it were allocated by the caller, which also calls commit_extent for
+// them. Inode fields other than slots, height and page_count are left to the caller.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -37,8 +36,8 @@ GPU4FS_FN GPU4FS_NOINLINE MapPlace place_in_gate(Group g, FileSystem& fs, Operat
   return place;
 }
 
-// Frees the pages of `count` slots of level 0 in runs, none across a granule's border and so none across a
-// chunk's. Returns how many there were. Leader or Lane.
+// Frees the pages of `count` slots of level 0 in runs. No run crosses the border of a granule, and so none crosses that
+// of a chunk. Returns the number of pages. Leader or Lane.
 GPU4FS_FN inline u64 free_slot_pages(FileSystem& fs, const format::BlockPointer* slots, u32 count) {
   const u64 granule_bytes = u64{1} << fs.space.granule_shift;
   raid::Extent run{0, 0, 0};
@@ -61,7 +60,7 @@ GPU4FS_FN inline u64 free_slot_pages(FileSystem& fs, const format::BlockPointer*
   return freed;
 }
 
-// A direct block at place gives its pages back and leaves a hole.
+// Frees the pages of the direct block at place and leaves a hole.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                           const MapPlace& place) {
@@ -76,8 +75,8 @@ GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op
   mark_place(g, fs, op, ref, place);
 }
 
-// Turns the direct block at place (level >= 1), which covers `page`, into a map page of blocks one level
-// smaller. No data page changes hands.
+// Turns the direct block at place (level >= 1), which covers `page`, into a map page of blocks one level smaller. The
+// data pages stay the same.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                            const MapPlace& place, u64 page) {
@@ -110,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, con
   }
 }
 
-// Slots [place.slot, + count) of an array of level 0 become holes. True if any was none.
+// Slots [place.slot, + count) of an array of level 0 become holes. True if any was not a hole.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool clear_slots(Group g, FileSystem& fs, const InodeRef& ref, const MapPlace& place,
                                            u32 count) {
@@ -128,7 +127,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool clear_slots(Group g, FileSystem& fs, const InodeR
   return true;
 }
 
-// Removes what lies in the range and map pages of levels up to `top` that become empty.
+// Removes everything in the range, and map pages of levels up to `top` that become empty.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                             PageRange range, u32 top) {
@@ -168,7 +167,7 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& 
   }
 }
 
-// Slots [place.slot, + run.page_count) of level 0 get the run; what they held is freed.
+// Slots [place.slot, + run.page_count) of level 0 get the run; their old pages are freed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void put_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                          const MapPlace& place, MapRun run) {
@@ -190,7 +189,7 @@ GPU4FS_FN GPU4FS_NOINLINE void put_pages(Group g, FileSystem& fs, Operation& op,
   g.sync();
 }
 
-// The place of the slot, made if it is missing; it holds no greater block.
+// The place of the slot, created if it is missing; it contains no larger block.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE MapPlace ensure_place(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                                 MapSlot target) {
@@ -207,8 +206,9 @@ GPU4FS_FN GPU4FS_NOINLINE MapPlace ensure_place(Group g, FileSystem& fs, Operati
   }
 }
 
-// Direct blocks of first.level >= 1 from first.page on, which is aligned to it, for the run: at least one, which the
-// run has pages for, and as many more as it fills and as fill holes of one array. Returns how many.
+// Stores direct blocks of first.level >= 1 from first.page on, which is aligned to it, for the run: at least one, for
+// which the run has pages, and more as far as the run fills them and they fill holes of one array. Returns the number
+// of blocks.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 put_blocks(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, MapSlot first,
                                          MapRun run) {
@@ -238,7 +238,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 put_blocks(Group g, FileSystem& fs, Operation& op,
   return count;
 }
 
-// The level of the greatest block that `count` pages from file page `page` at `address` can begin with.
+// The level of the largest block with which `count` pages from file page `page` at `address` can begin.
 GPU4FS_FN constexpr u32 block_level(u64 page, u64 count, u64 address) {
   for (u32 level = 2; level > 0; --level) {
     const u64 span = map_span(level);

@@ -1,5 +1,4 @@
-// The file map's terms: runs, places, costs, and the rules a slot must obey (docs/internals/format.md,
-// section 7).
+// The file map's terms: runs, places, costs, and the rules for slots (docs/internals/format.md, section 7).
 //
 // A regular file's map is a radix tree of fan-out 512. A slot of level l spans 512^l pages and is a hole,
 // a direct block of exactly that span (levels 0 to 2: 4 KiB, 2 MiB, 1 GiB) or an indirect block, which is
@@ -16,10 +15,10 @@
 
 namespace gpu4fs::fs {
 
-// Greatest height: 7 * 512^5 pages. More than that is not addressed by fs/pages.
+// Greatest height: 7 * 512^5 pages. fs/pages does not address more.
 inline constexpr u32 map_height_max = 5;
 
-// Pages that one slot of `level` spans, and those that the seven slots of an inode of `height` span.
+// The number of pages that one slot of `level` spans, and of those that the seven slots of an inode of `height` span.
 GPU4FS_FN constexpr u64 map_span(u32 level) {
   return u64{1} << (format::slot_shift * level);
 }
@@ -49,7 +48,7 @@ struct PageRange {
 
 enum class MapKind : u32 { hole = 0, data = 1, unwritten = 2 };
 
-// Pages that follow each other in the file and, unless they are a hole, in logical space.
+// Pages that are contiguous in the file and, unless they are a hole, in logical space.
 struct MapRun {
   MapKind kind;
   u32 reserved;
@@ -57,8 +56,8 @@ struct MapRun {
   u64 page_count;
 };
 
-// Existing map pages that a change dirties (ancestors included) and map pages that it may add: the second
-// and third count of reserve_metadata.
+// Existing map pages that a change dirties (ancestors included), and map pages that it may add: the second and third
+// count of reserve_metadata.
 struct MapCost {
   u32 changed;
   u32 fresh;
@@ -76,9 +75,9 @@ struct MapSlot {
   u32 level;
 };
 
-// A slot on the way from the inode to a page: where it is and what it said.
+// A slot on the way from the inode to a page: its place and its value.
 struct MapPlace {
-  format::BlockPointer* slots;  // the array it stands in
+  format::BlockPointer* slots;  // the array that contains it
   u32 slot;                     // its index there
   u32 slot_count;               // of the array: 7 or 512
   u32 level;
@@ -86,8 +85,8 @@ struct MapPlace {
   format::BlockPointer pointer;
 };
 
-// Hostile-input test of a slot of `level`. The address of an indirect block may be 0 or stale: its truth is
-// the resident page. Address 0 of a direct block is found out by block_in_space.
+// Test of an untrusted slot of `level`. The address of an indirect block may be 0 or outdated: the resident page is the
+// current one. block_in_space detects address 0 of a direct block.
 GPU4FS_FN constexpr bool slot_fits_level(format::BlockPointer pointer, u32 level) {
   if (!pointer.is_well_formed()) return false;
   if (pointer.is_hole()) return true;
@@ -109,13 +108,13 @@ GPU4FS_FN constexpr format::BlockPointer direct_pointer(u64 address, u32 level, 
   return unwritten ? format::BlockPointer::unwritten(address, size) : format::BlockPointer::data(address, size);
 }
 
-// Spans of slots of `level` that [first, end) meets; first < end.
+// The number of spans of slots of `level` that overlap [first, end); first < end.
 GPU4FS_FN constexpr u64 span_count(u32 level, u64 first, u64 end) {
   const u32 shift = format::slot_shift * level;
   return ((end - 1) >> shift) - (first >> shift) + 1;
 }
 
-// Map pages that filling [first, end), all below one missing subtree of `level`, adds at most.
+// The greatest number of map pages that filling [first, end), all below one missing subtree of `level`, adds.
 GPU4FS_FN constexpr u64 subtree_pages(u32 level, u64 first, u64 end) {
   GPU4FS_CHECK_LE(level, map_height_max);
   u64 pages = 0;
@@ -123,7 +122,8 @@ GPU4FS_FN constexpr u64 subtree_pages(u32 level, u64 first, u64 end) {
   return pages;
 }
 
-// Map pages above `page`'s slot of `level` that are not also above `previous`'s. `previous` is ~0 at first.
+// The number of map pages above `page`'s slot of `level` that are not also above `previous`'s. `previous` is initially
+// ~0.
 GPU4FS_FN constexpr u32 fresh_path(u64 page, u64 previous, u32 level, u32 height) {
   u32 pages = 0;
   for (u32 l = level + 1; l <= height; ++l) {
@@ -158,7 +158,7 @@ GPU4FS_FN inline bool is_written_once(const FileSystem& fs, u64 address) {
   return space::has_stripes(fs.space.chunks[location.chunk]);
 }
 
-// Whether the page at `address` lies in chunks of the profile that new blocks of the file get.
+// Whether the page at `address` lies in a chunk of the profile that new blocks of the file get.
 GPU4FS_FN GPU4FS_NOINLINE inline bool has_profile_of(const FileSystem& fs, const format::Inode& inode, u64 address) {
   const u64 classes = fs.space.data_classes;
   if ((classes & (classes - 1)) == 0) return true;
@@ -167,7 +167,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool has_profile_of(const FileSystem& fs, const
   return fs.space.chunks[location.chunk].page_class + 1 == effective_profile(fs, inode.profile);
 }
 
-// Whether a data page of a map may be overwritten where it is: no checkpoint refers to it.
+// Whether a data page of a map may be overwritten in place: no checkpoint refers to it.
 GPU4FS_FN inline bool may_overwrite(const FileSystem& fs, u64 address) {
   if (is_written_once(fs, address)) return false;
   return GPU4FS_MUTANT(stable_pages_overwritten, !is_stable(fs, address), true) && pages_in_use(fs, address, 1);

@@ -1,7 +1,7 @@
-// Reading a file map: what lies at a page, and what a change will cost.
+// Reads a file map: the block at a page, and the cost of a change.
 //
-// All functions are uniform and need the inode's lock (shared is enough). Ranks read slots directly: under
-// the lock only a checkpoint writes to them, and it changes the address of an indirect slot, never its kind.
+// All functions are uniform and need the inode's lock (shared suffices). Ranks read slots directly: under the lock only
+// a checkpoint writes them, and it changes the address of an indirect slot, never its kind.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -10,8 +10,8 @@
 namespace gpu4fs::fs {
 namespace detail {
 
-// The slot that decides about target.page: from the inode down until a slot is not indirect or of target.level.
-// The page lies below the inode's capacity. Status: corrupt_structure, or as get_page.
+// The slot that determines target.page: the walk begins at the inode and ends at a slot that is not indirect or is of
+// target.level. The page lies below the inode's capacity. Status: corrupt_structure, or as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_descend(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                              MapSlot target, MapPlace* place) {
@@ -44,8 +44,8 @@ GPU4FS_FN constexpr MapKind kind_of(format::BlockPointer pointer) {
   return pointer.is_hole() ? MapKind::hole : is_unwritten ? MapKind::unwritten : MapKind::data;
 }
 
-// Counts the slots behind place.slot, at most `slot_max`, up to the first for which goes_on(pointer, distance)
-// is false; distance counts from 1.
+// Counts the slots after place.slot, at most `slot_max`, up to the first one for which goes_on(pointer, distance) is
+// false; distance counts from 1.
 template <class Group, class Predicate>
 GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max, Predicate&& goes_on) {
   GPU4FS_CHECK_LT(place.slot, place.slot_count);
@@ -62,7 +62,7 @@ GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max, Pred
   return minimum(found, limit);
 }
 
-// Pages from range.first on, at most all of the range, of the slot at place and the ones that go on with it. A hole at
+// Pages from range.first on, at most the whole range, of the slot at place and of the slots that continue it. A hole at
 // the end of the inode's slots has no end.
 template <class Group, class Predicate>
 GPU4FS_FN u64 pages_ahead(Group g, const MapPlace& place, PageRange range, Predicate&& goes_on) {
@@ -94,8 +94,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool slots_are_sound(Group g, const FileSystem& fs, co
 
 }  // namespace detail
 
-// The run that begins at range.first and does not leave the range; it may end earlier than it could, and it never
-// leaves a granule, so its pages are of one chunk. Status: corrupt_structure, or as get_page.
+// The run that begins at range.first and stays inside the range. It may end earlier than necessary. It never crosses a
+// granule, so its pages are of one chunk. Status: corrupt_structure, or as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                             PageRange range, MapRun* run) {
@@ -130,8 +130,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& 
 
 namespace detail {
 
-// Unwritten pages; but in chunks with parities, where pages are written once, they are replaced like any other, and so
-// are those of a file that has another profile by now.
+// Unwritten pages are filled in place, with two exceptions: in chunks with parities, where pages are written once, and
+// in a file that has another profile meanwhile, they are replaced like any others.
 GPU4FS_FN GPU4FS_NOINLINE inline bool is_filled_in_place(const FileSystem& fs, const format::Inode& inode,
                                                          format::BlockPointer pointer) {
   if (!pointer.is_unwritten() || !has_profile_of(fs, inode, pointer.address())) return false;
@@ -140,14 +140,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_filled_in_place(const FileSystem& fs, c
 
 }  // namespace detail
 
-// How a write sees the map: unwritten pages are filled where they are, everything else is replaced.
+// The map in the view of a write: unwritten pages are filled in place, everything else is replaced.
 struct MapStretch {
   u64 page_count;
   bool unwritten;
 };
 
-// The stretch of pages that begins at range.first and does not leave the range: all to be filled where they are or
-// none. It may end earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
+// The stretch of pages that begins at range.first and stays inside the range: either all pages are filled in place or
+// none. It may end earlier than necessary, but not inside an aligned span of 2 MiB. Status: as map_lookup.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                              PageRange range, MapStretch* stretch) {
@@ -168,13 +168,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation&
 }
 
 struct MapSeek {
-  PageRange range;  // where to look; `first` moves on
+  PageRange range;  // to search; `first` advances
   bool wants_data;
   bool found;  // at range.first
 };
 
-// Looks for the first page that is data (seek->wants_data) or is not, with at most `lookup_max` look-ups:
-// seek->found, or seek->range.first is where to go on. An empty range without `found`: there is none.
+// Searches for the first page that is data (seek->wants_data) or is not, with at most `lookup_max` look-ups. Sets
+// seek->found, or seek->range.first to the page where to continue. An empty range without `found`: there is none.
 // Unwritten pages count as holes.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_seek(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u32 lookup_max,
@@ -194,8 +194,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_seek(Group g, FileSystem& fs, Operation& op
   return Status::ok;
 }
 
-// Prepare: brings in every map page that a replacement of the range touches, checks all slots there, and
-// counts what to reserve. Status: file_too_large, corrupt_structure, or as get_page.
+// Prepare: loads every map page that a replacement of the range touches, checks all slots there, and counts the amounts
+// to reserve. Status: file_too_large, corrupt_structure, or as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_prepare(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                              PageRange range, MapCost* cost) {
@@ -228,7 +228,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare(Group g, FileSystem& fs, Operation&
     page = stop;
   }
   if (page < end) {
-    // Growing takes the slots up a level as they are, so all of them have to be sound.
+    // Growth moves the slots to the next level unchanged, so all of them have to be valid.
     for (u32 i = 0; i < format::inode_slot_count && !ref.inode->is_inline(); ++i) {
       if (!detail::slot_fits_level(load_slot(&ref.inode->slots[i]), height)) return Status::corrupt_structure;
     }
@@ -247,28 +247,28 @@ GPU4FS_FN GPU4FS_NOINLINE bool all_holes(Group g, const format::BlockPointer* sl
   return g.all(holes);
 }
 
-// First page of what map_prepare_remove handles at once: the array of level 0, or the slot and, if it is a
+// First page of the part that map_prepare_remove handles at once: the array of level 0, or the slot and, if it is a
 // hole, the holes before it.
 GPU4FS_FN inline u64 chunk_begin(const MapPlace& place, u64 page) {
   const u64 span = map_span(place.level);
   if (place.level == 0) return page - place.slot;
   u64 begin = page & ~(span - 1);
   if (place.pointer.is_valid()) return begin;
-  // Not is_hole(): an invalid pointer with other bits is damage, for map_descend to see.
+  // Not is_hole(): an invalid pointer with other bits is damage that map_descend has to detect.
   for (u32 slot = place.slot; slot > 0 && load_slot(&place.slots[slot - 1]).raw == 0; --slot) begin -= span;
   return begin;
 }
 
 }  // namespace detail
 
-// Pages that are to go.
+// Pages to remove.
 struct MapRemoval {
-  PageRange range;       // map_prepare_remove raises `first` to what may go in this commit
-  u32 map_pages_wanted;  // about as many map pages change in it
+  PageRange range;       // map_prepare_remove raises `first` to the part that one commit may remove
+  u32 map_pages_wanted;  // approximate number of map pages that change
   MapCost cost;
 };
 
-// Prepare: as map_prepare, for removing pages from the end of removal->range backwards.
+// Prepare: as map_prepare, for removal of pages from the end of removal->range backwards.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
                                                     MapRemoval* removal) {
@@ -282,8 +282,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Ope
   if (height > map_height_max) return Status::corrupt_structure;
   u64 previous = ~u64{0};
   u64 page = minimum(removal->range.end, map_capacity(height));
-  // The array at the end may be empty already and stay because of what lies behind it: a commit that ended there
-  // would change nothing, each time.
+  // The array at the end may already be empty and stay because of the content after it. A commit that ended there would
+  // change nothing, each time.
   bool has_block = false;
   while (page > first && (cost.changed < removal->map_pages_wanted || !has_block)) {
     detail::MapPlace place{};

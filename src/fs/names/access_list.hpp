@@ -1,11 +1,10 @@
-// POSIX access control lists in the form in which they are stored: the value of the extended
-// attributes system.posix_acl_access and system.posix_acl_default, version 2 of the Linux format:
+// POSIX access control lists in their stored form: the value of the extended attributes system.posix_acl_access and
+// system.posix_acl_default, version 2 of the Linux format:
 //   u32 version; then {u16 tag, u16 permissions, u32 id}, little-endian,
-// sorted by (tag, id). The rules are those of POSIX 1003.1e draft 17 as Linux applies them: the
-// owner, mask (or group, without a mask) and other entries always equal the inode's mode bits.
+// sorted by (tag, id). The rules are those of POSIX 1003.1e draft 17 as Linux applies them: the owner, mask (or group,
+// without a mask) and other entries always equal the inode's mode bits.
 //
-// A value lies at any alignment and its bytes are validated by acl_is_valid before they are used.
-// Plain functions for one rank.
+// A value has any alignment, and acl_is_valid validates its bytes before they are used. Plain functions for one rank.
 #pragma once
 
 #include "fs/names/permissions.hpp"
@@ -55,8 +54,8 @@ GPU4FS_FN inline void acl_set_permissions(u8* value, u32 index, u32 permissions)
   at[1] = 0;
 }
 
-// Whether the value is a complete list: one owner, owning group and other entry, named entries in
-// order of tags, a mask exactly where it is needed (it is allowed without named entries).
+// Whether the value is a complete list: one owner, owning group and other entry, named entries in the order of tags,
+// and a mask if it is needed (it is allowed without named entries).
 GPU4FS_FN inline bool acl_is_valid(const u8* value, u32 length) {
   if (length < acl_header_size + 3 * acl_entry_size || (length - acl_header_size) % acl_entry_size != 0) return false;
   if (detail::read_little(value, 4) != acl_version) return false;
@@ -77,13 +76,12 @@ GPU4FS_FN inline bool acl_is_valid(const u8* value, u32 length) {
   return (seen & (acl_user | acl_group)) == 0 || (seen & acl_mask) != 0;
 }
 
-// A list of three entries says no more than mode bits.
+// A list of three entries contains no more than mode bits.
 GPU4FS_FN inline bool acl_is_minimal(u32 length) {
   return acl_entry_count(length) == 3;
 }
 
-// The index of the entry that the mode's group bits stand for: the mask, or without one the owning
-// group.
+// The index of the entry that corresponds to the mode's group bits: the mask, or without one the owning group.
 GPU4FS_FN inline u32 acl_group_class(const u8* value, u32 length) {
   u32 found = 0;
   for (u32 i = 0; i < acl_entry_count(length); ++i) {
@@ -93,7 +91,7 @@ GPU4FS_FN inline u32 acl_group_class(const u8* value, u32 length) {
   return found;
 }
 
-// Mode bits 0777 that a valid list stands for.
+// The mode bits 0777 that correspond to a valid list.
 GPU4FS_FN inline u32 acl_mode(const u8* value, u32 length) {
   const u32 owner = acl_entry(value, 0).permissions;
   const u32 group = acl_entry(value, acl_group_class(value, length)).permissions;
@@ -108,13 +106,13 @@ GPU4FS_FN inline void acl_set_mode(u8* value, u32 length, u32 mode) {
   acl_set_permissions(value, acl_entry_count(length) - 1, mode & 7);
 }
 
-// A directory's default list for a new inode created with `mode`: both keep only what both grant.
-// Gives the new mode; the caller gives the list that mode with acl_set_mode.
+// A directory's default list for a new inode that is created with `mode`: both keep only the permissions that both
+// grant. Returns the new mode; the caller sets it in the list with acl_set_mode.
 GPU4FS_FN inline u32 acl_inherited_mode(const u8* value, u32 length, u32 mode) {
   return mode & (acl_mode(value, length) | ~0777u);
 }
 
-// The access decision for everybody but the superuser.
+// The access decision for everybody except the superuser.
 GPU4FS_FN inline bool acl_allows(const u8* value, u32 length, const format::Inode& inode, const Credentials& who,
                                  u32 wanted) {
   const u32 count = acl_entry_count(length);

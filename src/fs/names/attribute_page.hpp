@@ -1,5 +1,5 @@
-// One page of entries of extended attributes (format/attribute_format.hpp). One rank, but where it says otherwise. The
-// page is not trusted: every walk is of one that attribute_page_is_sound() has passed.
+// One page of entries of extended attributes (format/attribute_format.hpp). One rank, unless stated otherwise. The page
+// is not trusted: every walk requires that attribute_page_is_sound() has accepted the page.
 #pragma once
 
 #include "base/bits.hpp"
@@ -39,7 +39,7 @@ GPU4FS_FN inline const format::AttributeEntry& attribute_entry(const u8* page, u
 GPU4FS_FN inline const u8* attribute_name_at(const u8* page, u32 offset) {
   return page + offset + sizeof(format::AttributeEntry);
 }
-// `value_bytes`: of the value that stand in the entry.
+// `value_bytes`: the bytes of the value that are in the entry.
 GPU4FS_FN constexpr u32 attribute_size(u32 name_length, u32 value_bytes) {
   return static_cast<u32>(align_up(sizeof(format::AttributeEntry) + name_length + value_bytes, 8));
 }
@@ -68,7 +68,7 @@ GPU4FS_FN inline bool is_access_list(const AttributeName& name) {
   return false;
 }
 
-// An access control list is read and changed where it lies, so it never stands in pages of its own.
+// An access control list is read and changed in place, so it never has pages of its own.
 GPU4FS_FN inline bool has_own_pages(const AttributeName& name, u32 value_length) {
   return value_length > format::attribute_inline_max && !is_access_list(name);
 }
@@ -110,7 +110,7 @@ GPU4FS_FN inline u32 find_attribute(const u8* page, const AttributeName& name) {
   return 0;
 }
 
-// Takes an entry out and closes the gap.
+// Removes an entry and closes the gap.
 GPU4FS_FN inline void erase_attribute(u8* page, u32 offset) {
   format::AttributePageHeader& header = attribute_header(page);
   const u32 size = attribute_size_at(page, offset);
@@ -123,7 +123,7 @@ GPU4FS_FN inline void erase_attribute(u8* page, u32 offset) {
   header.entry_count = static_cast<u16>(header.entry_count - 1);
 }
 
-// Adds an entry, for which there is room, without its value's bytes and hash. Answers its offset.
+// Adds an entry, for which there is room, without its value's bytes and hash. Returns its offset.
 GPU4FS_FN inline u32 append_attribute(u8* page, const AttributeName& name, u32 value_length, u32 value_slot) {
   format::AttributePageHeader& header = attribute_header(page);
   const u32 offset = header.used_bytes;
@@ -140,7 +140,7 @@ GPU4FS_FN inline u32 append_attribute(u8* page, const AttributeName& name, u32 v
 
 }  // namespace detail
 
-// One page looked at alone (by fsck): layout, unique names, hashes of values that it has, access lists.
+// Checks a single page (for fsck): layout, unique names, hashes of values in the page, access lists.
 GPU4FS_FN GPU4FS_NOINLINE inline Status attribute_check_page(const u8* page) {
   if (!detail::attribute_page_is_sound(page)) return Status::corrupt_structure;
   for (const u16 reserved : detail::attribute_header(page).reserved) {

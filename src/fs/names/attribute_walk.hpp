@@ -1,11 +1,11 @@
-// All pages of an inode's attributes, map pages included, in an order of their own: for whoever moves or lists them.
+// All pages of an inode's attributes, map pages included, in an order of their own: for code that moves or lists them.
 #pragma once
 
 #include "fs/pages/pages.hpp"
 
 namespace gpu4fs::fs {
 
-// A page of the tree; a hole: there is none left.
+// A page of the tree; a hole: there are no more.
 struct AttributePage {
   format::BlockPointer pointer;
   u64 index;
@@ -13,17 +13,16 @@ struct AttributePage {
   u32 reserved;
 };
 
-// Who walks content and then attributes by one number has places of attributes from here on, behind all pages of
-// content.
+// A walk that numbers content and then attributes has places of attributes from here on, after all pages of content.
 inline constexpr u64 attribute_places = u64{1} << 62;
 
 namespace detail {
 
-// Places of the walk: 0 is the top of the tree. With one level of map pages place 1 + i is page i. With two, place
-// 1 + 513 b is map page b, and those behind it are its pages.
+// Places of the walk: 0 is the root of the tree. With one level of map pages place 1 + i is page i. With two, place 1 +
+// 513 b is map page b, and the places after it are its pages.
 inline constexpr u64 places_per_block = format::slots_per_block + 1;
 
-// Leader: the slot of a resident map page that is no hole, from `first` on, as a page of `level` behind `base`.
+// Leader: the first slot of a resident map page from `first` on that is not a hole, as a page of `level` after `base`.
 GPU4FS_FN inline AttributePage next_in_block(FileSystem& fs, u32 frame, u32 level, u64 base, u32 first) {
   const format::BlockPointer* slots = map_slots(fs, frame);
   for (u32 i = first; i < format::slots_per_block; ++i) {
@@ -49,8 +48,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_page_below(Group g, FileSystem& fs, Operat
 
 }  // namespace detail
 
-// The first page at place *place or behind it; *place becomes the one to go on with. Status: as get_page. *place is
-// then behind the map page that cannot be read.
+// The first page at place *place or after it; *place becomes the next place. Status: as get_page. After an error *place
+// is after the map page that cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                         u64* place, AttributePage* found) {

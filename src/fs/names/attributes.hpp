@@ -1,9 +1,9 @@
 // Extended attributes of an inode: a tree of pages (format/attribute_format.hpp).
 //
-// Names are stored whole ("user.x"). Most inodes have one page of entries. What needs more has a map page above it: up
-// to 64 pages of entries, which a search goes through one after the other, and behind them the pages of great values,
-// sixteen for each. Reading requires the inode's lock shared, changing exclusive and, for commit functions, the gate.
-// Pages are not trusted: every walk checks them; a damaged one is corrupt_structure.
+// Names are stored completely ("user.x"). Most inodes have one page of entries. If more are needed, there is a map page
+// above it, with up to 64 pages of entries, which a search reads one after the other, and after them the pages of large
+// values, sixteen for each. Reads require the inode's lock shared, changes require it exclusively and, for commit
+// functions, the gate. Pages are not trusted: every walk checks them; a damaged one is corrupt_structure.
 #pragma once
 
 #include "fs/map/map_walk.hpp"
@@ -15,7 +15,7 @@ namespace gpu4fs::fs {
 inline constexpr u32 attribute_create = 1;   // XATTR_CREATE: the name must be new
 inline constexpr u32 attribute_replace = 2;  // XATTR_REPLACE: the name must exist
 
-// An entry in a page that stays where it is in this step; `entry_offset` 0: there is none.
+// An entry in a page that stays in place in this step; `entry_offset` 0: there is none.
 struct FoundAttribute {
   u32 frame;
   u32 page;  // of the tree
@@ -27,14 +27,15 @@ struct FoundAttribute {
   GPU4FS_FN static constexpr FoundAttribute none() { return {no_frame, 0, 0, 0, 0, 0}; }
 };
 
-// Metadata pages that change when an attribute goes: the page of its entry and, with pages of its own, two map pages.
+// Metadata pages that change when an attribute is removed: the page of its entry and, with pages of its own, two map
+// pages.
 inline constexpr u32 attribute_removal_pages = 3;
 
-// What a new value changes.
+// The changes for a new value.
 struct AttributePlan {
   FoundAttribute old;
-  u32 page;        // of the tree, gets the entry
-  u32 frame;       // its, no_frame: it is a new page
+  u32 page;        // of the tree; it gets the entry
+  u32 frame;       // that of the page; no_frame: it is a new page
   u32 value_slot;  // 0: the value is in the entry
   u32 touched_pages;
   u32 new_pages;
@@ -42,7 +43,7 @@ struct AttributePlan {
 
 namespace detail {
 
-// Leader: the entry of `name` in a sound page.
+// Leader: the entry of `name` in a valid page.
 GPU4FS_FN inline FoundAttribute look_for_attribute(FileSystem& fs, u32 frame, u32 page_index,
                                                    const AttributeName& name) {
   const u8* page = page_data(fs, frame);
@@ -53,7 +54,7 @@ GPU4FS_FN inline FoundAttribute look_for_attribute(FileSystem& fs, u32 frame, u3
   return {frame, page_index, offset, value_offset, entry.value_length, entry.value_slot};
 }
 
-// Leader: the first slot that is no hole, from `first` on.
+// Leader: the first slot from `first` on that is not a hole.
 GPU4FS_FN inline u32 next_valid_slot(const format::BlockPointer* slots, u32 first, u32 end) {
   while (first < end && load_slot(&slots[first]).raw == 0) ++first;
   return first;
@@ -79,7 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Op
   if (height != 0) {
     u32 block = no_frame;
     const Status status = get_page(g, fs, op, file, {attribute_level + 1, 0}, &block);
-    // There are values left, of an inode that is being freed.
+    // The inode is being freed and still has values.
     if (status == Status::page_absent) return Status::ok;
     GPU4FS_TRY(status);
     const u32 first = *page;
@@ -110,7 +111,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_find(Group g, FileSystem& fs, Operati
   }
 }
 
-// The value of a found attribute to `destination`, which has room for it. Status: as get_page.
+// Copies the value of a found attribute to `destination`, which has room for it. Status: as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status attribute_read(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                 const FoundAttribute& found, u8* destination) {
@@ -133,7 +134,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_read(Group g, FileSystem& fs, Operati
 
 // The names of a file's attributes, each with a terminator.
 struct NameList {
-  u8* bytes;  // nullptr: only the length is wanted
+  u8* bytes;  // nullptr: only the length is requested
   u64 capacity;
   u64 length;
   bool hides_trusted;  // leaves out the names that only the superuser sees
@@ -141,7 +142,7 @@ struct NameList {
 
 namespace detail {
 
-// Leader: appends the page's names to the list, as far as they fit. Answers its length then.
+// Leader: appends the page's names to the list as far as they fit. Returns the new length.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, const NameList& list) {
   u8* const destination = list.bytes;
   u64 total = list.length;
@@ -163,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, const NameList& l
 
 }  // namespace detail
 
-// Status: attribute_range when the names exceed the list's capacity.
+// Status: attribute_range if the names exceed the list's capacity.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                  NameList* list) {
@@ -178,7 +179,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operat
   return list->bytes != nullptr && list->length > list->capacity ? Status::attribute_range : Status::ok;
 }
 
-// Prepare, for an attribute that is to go: what attribute_commit_remove needs is resident. Up to
+// Prepare, for an attribute that will be removed: loads the pages that attribute_commit_remove needs. Up to
 // attribute_removal_pages change.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
@@ -192,7 +193,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_remove(Group g, FileSystem& f
 
 namespace detail {
 
-// Gate: map pages over page `page` of the tree that have become empty go.
+// Gate: removes map pages over page `page` of the tree that have become empty.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void prune_attributes(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                 u64 page) {
@@ -207,7 +208,7 @@ GPU4FS_FN GPU4FS_NOINLINE void prune_attributes(Group g, FileSystem& fs, Operati
   if (load_slot(&file.inode->attributes).is_hole()) on_leader(g, [&] { file.inode->attribute_height = 0; });
 }
 
-// Gate: an entry and what of its value stands elsewhere, from its page `first_page` on. The page of entries stays.
+// Gate: removes an entry and the pages of its value from `first_page` on. The page of entries stays.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void take_attribute_out(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                   const FoundAttribute& found, u32 first_page) {
@@ -219,7 +220,7 @@ GPU4FS_FN GPU4FS_NOINLINE void take_attribute_out(Group g, FileSystem& fs, Opera
   on_leader(g, [&] { erase_attribute(page_data(fs, found.frame), found.entry_offset); });
 }
 
-// Gate: a page of entries that has become empty goes; else it has changed.
+// Gate: removes a page of entries that has become empty; otherwise marks it as changed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                      u32 frame, u32 page) {
@@ -231,8 +232,8 @@ GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Op
 
 }  // namespace detail
 
-// Gate: takes out what attribute_find found in this step and attribute_prepare_remove has seen; pages go with their
-// last attribute.
+// Gate: removes the attribute that attribute_find found in this step and attribute_prepare_remove has prepared. Pages
+// are removed with their last attribute.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void attribute_commit_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                        const FoundAttribute& found) {

@@ -1,17 +1,15 @@
 // Directories as trees of hashed names: find, insert, remove, replace.
 //
-// A change has two halves. Prepare finds the leaf, brings its page and its node's page in, checks
-// them and counts the pages that the splits will need. Commit, in the gate of the same step,
-// changes; it cannot fail, because everything it relies on was checked and reserved.
+// A change has two halves. Prepare finds the leaf, loads its page and its node's page, checks them and counts the pages
+// that the splits will need. Commit, in the gate of the same step, changes them. It cannot fail, because everything was
+// checked and reserved.
 //
-// The pages of a directory are 0 .. size / 4096 - 1 without holes: a new page takes the next index, and the place of
-// one that goes is taken by the last one (directory_shrink.hpp, which has the removal of names).
-// mtime, ctime and link counts of the directory are the caller's business; size_bytes and
-// entry_count are changed here.
+// The pages of a directory are 0 .. size / 4096 - 1 without holes: a new page gets the next index, and the last page
+// takes the place of a removed one (directory_shrink.hpp, which also removes names). mtime, ctime and link counts of
+// the directory are left to the caller; size_bytes and entry_count are changed here.
 //
-// All functions require the directory's lock: shared for find, exclusive for prepare and commit.
-// `dir` is an inode of type directory. Status of reading functions: corrupt_structure for a damaged
-// page, and everything that get_page answers.
+// All functions require the directory's lock: shared for find, exclusive for prepare and commit. `dir` is an inode of
+// type directory. Status of reading functions: corrupt_structure for a damaged page, and all statuses of get_page.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -25,7 +23,7 @@ GPU4FS_FN inline HashedName make_name(const FileSystem& fs, const u8* bytes, u32
   return {bytes, xxh3_64(bytes, length, fs.name_hash_seed), length, 0};
 }
 
-// Where a hash belongs. `level` is that of the leaf's node; without a node the leaf is the root.
+// The place of a hash. `level` is that of the leaf's node; without a node the leaf is the root.
 struct DirectoryPath {
   u64 hash;
   u32 leaf_frame;
@@ -56,7 +54,7 @@ GPU4FS_FN inline u64 directory_page_count(const InodeRef& dir) {
   return dir.inode->size_bytes / page_size;
 }
 
-// A directory's pages exist, so a hole is damage.
+// All pages of a directory exist, so a hole is damage.
 template <class Group>
 GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 index,
                                     u32* frame) {
@@ -64,7 +62,7 @@ GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, cons
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
-// Walks to the leaf of `hash`. Every page on the way has a sound header for its place.
+// Walks to the leaf of `hash`. Every page on the way has a header that is valid for its place.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 hash,
                                               DirectoryPath* path) {
@@ -98,8 +96,8 @@ struct SplitCount {
   u32 pages;
 };
 
-// Pages that the splits take until `name` has room in the leaf, counted by splitting the sorted
-// slots without moving anything. Leader only.
+// The number of pages for splits until `name` has room in the leaf. The sorted slots are split without moving anything.
+// Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page, const DirectoryPath& path,
                                                               const HashedName& name) {
   const format::DirectorySlot* slots = leaf_slots(page);
@@ -133,8 +131,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page, co
   }
 }
 
-// Whether the whole leaf is sound. Once it was found so, only this file's functions have changed it, until
-// its frame is filled anew.
+// Whether the whole leaf is valid. After that only functions of this file change it, until its frame is filled anew.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool leaf_is_sound(Group g, FileSystem& fs, u32 leaf_frame) {
   Frame& frame = fs.pages.frames[leaf_frame];
@@ -155,7 +152,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op
   return static_cast<u32>(index);
 }
 
-// The root leaf moves to a new page and page 0 becomes the node above it.
+// Moves the root leaf to a new page; page 0 becomes the node above it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                          DirectoryPath* path) {
@@ -170,7 +167,7 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op,
   *path = {path->hash, frame, index, root_frame, 0, 0, 0};
 }
 
-// A leaf that has its node's last bit gets a node of its own, all of whose slots name it.
+// A leaf that uses its node's last bit gets a node of its own, all of whose slots name it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                          DirectoryPath* path) {
@@ -251,7 +248,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operati
   return Status::ok;
 }
 
-// The same for a name that will be replaced: its leaf, the one existing page that changes, is checked whole.
+// The same for a name that will be replaced: its leaf, the only existing page that changes, is checked completely.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                           const HashedName& name, FoundName* found) {
@@ -262,8 +259,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& f
 
 namespace detail {
 
-// Brings in the map pages above the next `count` pages of the directory, so that appending finds
-// them. A page that is there already is damage.
+// Loads the map pages above the next `count` pages of the directory, so they are resident for an append. If such a page
+// already exists, this is damage.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                 u32 count) {
@@ -279,8 +276,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operati
 
 }  // namespace detail
 
-// Status: exists; no_space when the hashes of a leafful of names agree in all 63 usable bits or the
-// directory has 2^32 pages.
+// Status: exists; no_space if the hashes of all names of a full leaf agree in all 63 usable bits or the directory has
+// 2^32 pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                           const HashedName& name, InsertPlan* plan) {
@@ -308,15 +305,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
   return detail::prepare_append(g, fs, op, dir, split.pages);
 }
 
-// A name that a directory gets.
+// A name that is added to a directory.
 struct NewName {
   const InsertPlan& plan;
   const HashedName& name;
   NameTarget target;
 };
 
-// Gate. `scratch` is a page of the command's own. Removals from the directory may lie between the
-// plan and this call, in the same step; other insertions may not.
+// Gate. `scratch` is a page of the command's own. Between the plan and this call, in the same step, names may be
+// removed from the directory, but no other names inserted.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                        NewName entry, u8* scratch) {
@@ -344,7 +341,7 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, 
   mark_inode_dirty(g, fs, op, dir);
 }
 
-// Gate: the name leads to another inode from now on.
+// Gate: the name leads to another inode afterwards.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void directory_commit_replace(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                         const FoundName& found, NameTarget target) {

@@ -1,11 +1,11 @@
 // One page of a directory: leaves and index nodes (format/directory_format.hpp).
 //
-// A page comes from the medium and is not trusted: a reader checks the header against the place in
-// the tree where it found the page, and every slot before it follows the slot's offset. Whoever
-// changes a leaf has called leaf_check() in prepare, so that the changes themselves cannot fail.
+// A page comes from the medium and is not trusted: a reader compares the header with the place in the tree where it
+// found the page, and checks every slot before it follows the slot's offset. A writer calls leaf_check() in prepare, so
+// the changes themselves cannot fail.
 //
-// Readers hold the directory's lock shared, writers hold it exclusively inside the gate; therefore
-// all ranks may read page bytes directly. Functions that change a page begin and end with g.sync().
+// Readers hold the directory's lock shared, and writers hold it exclusively inside the gate, so all ranks may read page
+// bytes directly. Functions that change a page begin and end with g.sync().
 #pragma once
 
 #include "base/bits.hpp"
@@ -87,7 +87,7 @@ GPU4FS_FN inline bool slot_is_in_heap(const format::DirectoryPageHeader& header,
          offset + format::directory_entry_size(slot.name_length) <= page_size;
 }
 
-// The type besides, which a check compares with the inode's.
+// Also tests the type, which a check compares with that of the inode.
 GPU4FS_FN inline bool slot_is_sound(const format::DirectoryPageHeader& header, const format::DirectorySlot& slot) {
   return slot.type < 16 && slot_is_in_heap(header, slot);
 }
@@ -103,8 +103,8 @@ GPU4FS_FN inline i32 compare_names(const u8* a, u32 a_length, const u8* b, u32 b
 
 }  // namespace detail
 
-// Leader or all ranks: the header of a leaf found below a node of `level` (0 for a root leaf) on
-// the way to `hash`.
+// Leader or all ranks: whether the header of a leaf is valid that was found below a node of `level` (0 for a root leaf)
+// on the way to `hash`.
 GPU4FS_FN inline bool leaf_header_is_sound(const u8* page, bool is_root, u32 level, u64 hash) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
   if (header.magic != format::directory_leaf_magic || header.version != directory_page_version) return false;
@@ -124,8 +124,7 @@ GPU4FS_FN inline bool node_header_is_sound(const u8* page, u32 level, u64 hash) 
          header.prefix == hash_prefix(hash, format::directory_node_bits * level);
 }
 
-// The first slot whose hash is not below `hash`. The Lane halves, a wider group looks at all slots
-// at once.
+// The first slot whose hash is not below `hash`. A Lane uses binary search; a wider group tests all slots at once.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 leaf_lower_bound(Group g, const u8* page, u64 hash) {
   const u32 count = detail::page_header(page).entry_count;
@@ -156,7 +155,7 @@ struct LeafPosition {
   u32 slot;
 };
 
-// Looks for a name in a leaf with a sound header.
+// Searches for a name in a leaf with a valid header.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE LeafPosition leaf_find(Group g, const u8* page, const HashedName& name) {
   const u32 first = leaf_lower_bound(g, page, name.hash);
@@ -175,8 +174,8 @@ GPU4FS_FN GPU4FS_NOINLINE LeafPosition leaf_find(Group g, const u8* page, const 
   });
 }
 
-// Checks all that changing a leaf relies on: every slot inside the heap, slots in hash order inside
-// the leaf's range, and the heap's bytes accounted for. The header is sound.
+// Checks everything that a change of a leaf relies on: every slot is inside the heap, slots are in hash order inside
+// the leaf's range, and the heap's bytes are accounted for. The header is valid.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool leaf_check(Group g, const u8* page) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
@@ -198,7 +197,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool leaf_check(Group g, const u8* page) {
   return g.all(sound) && live_bytes + header.heap_garbage == page_size - header.heap_begin;
 }
 
-// Bytes that one more name takes.
+// The number of bytes that another name takes.
 GPU4FS_FN constexpr u32 leaf_cost(u32 name_length) {
   return format::directory_entry_size(name_length) + static_cast<u32>(sizeof(format::DirectorySlot));
 }
@@ -210,10 +209,10 @@ GPU4FS_FN inline u32 leaf_room_compacted(const u8* page) {
   return leaf_room(page) + detail::page_header(page).heap_garbage;
 }
 
-// Where a leaf belongs: names with these leading bits of their hash.
+// The place of a leaf: names with these leading bits of their hash.
 struct LeafPlace {
   u32 level;  // of its node
-  u32 depth;  // bits below that
+  u32 depth;  // number of bits after those of the node
   u64 prefix;
 };
 
@@ -224,13 +223,13 @@ struct LeafSlots {
   u32 count;
 };
 
-// Where a name leads.
+// The target of a name.
 struct NameTarget {
   u64 inode;
   u32 type;  // S_IFMT >> 12
 };
 
-// An empty page becomes a leaf without names.
+// Turns an empty page into a leaf without names.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void leaf_create(Group g, u8* page, LeafPlace place) {
   on_leader(g, [&] {
@@ -245,8 +244,8 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_create(Group g, u8* page, LeafPlace place) {
   });
 }
 
-// `slots`, of another leaf, go behind those of `page`, whose heap has room for them and whose names come before theirs.
-// Every rank copies whole entries.
+// Appends `slots`, of another leaf, to those of `page`, whose heap has room for them and whose names come before
+// theirs. Every rank copies whole entries.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void leaf_append(Group g, u8* page, LeafSlots slots) {
   g.sync();
@@ -280,7 +279,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_append(Group g, u8* page, LeafSlots slots) {
   });
 }
 
-// `page` becomes a leaf with `slots`, of another one; its heap is packed.
+// Turns `page` into a leaf with `slots` of another one; its heap is packed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, LeafSlots slots, LeafPlace place) {
   g.sync();
@@ -298,8 +297,8 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_compact(Group g, u8* page, u8* scratch) {
   leaf_rebuild(g, page, {scratch, 0, header.entry_count}, {header.level, header.depth, header.prefix});
 }
 
-// Moves slots [first, count) by one place up or down. All ranks read before any writes, one stretch
-// of size() slots after the other.
+// Moves slots [first, count) by one place up or down. All ranks read before any writes, one group of size() slots after
+// the other.
 template <class Group>
 GPU4FS_FN void leaf_open_slot(Group g, format::DirectorySlot* slots, u32 first, u32 count) {
   const u32 moved = count - first;
@@ -324,7 +323,7 @@ GPU4FS_FN void leaf_close_slot(Group g, format::DirectorySlot* slots, u32 first,
   }
 }
 
-// Puts a name in front of slot `position`. There is room.
+// Inserts a name before slot `position`. There is room.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, const HashedName& name, NameTarget target) {
   const format::DirectoryPageHeader header = detail::page_header(page);
@@ -335,7 +334,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, cons
   format::DirectorySlot* slots = detail::leaf_slots(page);
   g.sync();
   leaf_open_slot(g, slots, position, header.entry_count);
-  // The padding behind the name is zero; the heap below heap_begin may hold old bytes.
+  // The padding after the name is zero; the heap below heap_begin may hold old bytes.
   u8* bytes = page + offset + sizeof(format::DirectoryEntry);
   for (u32 i = g.rank(); i < size - sizeof(format::DirectoryEntry); i += Group::size()) {
     bytes[i] = i < name.length ? name.bytes[i] : 0;
@@ -369,7 +368,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_remove(Group g, u8* page, u32 position) {
   });
 }
 
-// An empty page becomes a node all of whose slots name `child`.
+// Turns an empty page into a node all of whose slots name `child`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void node_create(Group g, u8* page, u32 level, u64 prefix, u32 child) {
   g.sync();
@@ -413,9 +412,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool node_span_is(Group g, const u8* page, NodeSpan sp
   return g.all(same);
 }
 
-// One page of a directory of `page_count` pages, looked at alone (by fsck, and by the reader of a
-// damaged pool): header, slots, names, hashes with the pool's seed; or a node's children.
-// corrupt_structure or ok.
+// Checks a single page of a directory of `page_count` pages (for fsck, and for the reader of a damaged pool): header,
+// slots, names, hashes with the pool's seed; or a node's children. corrupt_structure or ok.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u64 page_count, bool is_root,
                                                       u64 hash_seed) {

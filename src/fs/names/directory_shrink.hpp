@@ -1,22 +1,22 @@
-// Removing names, and giving back the pages that a directory needs no more.
+// Removes names, and gives back pages that a directory does not need.
 //
-// The reverse of the splits. A leaf goes together with its neighbour, the leaf of the same depth whose prefix differs
-// in the last bit, when both fill half a page at most; a node all of whose slots name one leaf goes, and the leaf takes
-// its place. Both happen in the commit that removes a name, a bounded number of times; what is left is done when the
-// next name of the leaf goes. So of two leaves beside each other one at least has a name of its own depth in half a
-// page, or one was split further.
+// The reverse of the splits. A leaf is merged with its neighbour, the leaf of the same depth whose prefix differs in
+// the last bit, if both together fill at most half a page. A node all of whose slots name one leaf is removed, and the
+// leaf takes its place. Both happen in the commit that removes a name, a bounded number of times; the rest happens when
+// the next name of the leaf is removed. So two neighbours fill more than half a page together, unless a merge is still
+// pending or one of them was split further.
 //
-// The page that is free then gets the content of the last one, which goes. All pages that this touches are brought in
-// and checked in prepare. Shrinking is no reason to fail: where a page is damaged there is none.
+// The freed page then gets the content of the last one, which is removed. Prepare loads and checks all pages that this
+// touches. Shrinking never makes a removal fail: if a page is damaged, the directory is not shrunk.
 #pragma once
 
 #include "fs/names/directory.hpp"
 
 namespace gpu4fs::fs {
 
-// Pages that one removal gives back at most.
+// The greatest number of pages that one removal gives back.
 inline constexpr u32 directory_merge_max = 4;
-// Bytes of a merged leaf at most: names have to double before it is split again.
+// The greatest size of a merged leaf: its names have to double before it is split again.
 inline constexpr u32 directory_merged_bytes_max = static_cast<u32>(page_size) / 2;
 
 struct RemovePlan {
@@ -25,8 +25,8 @@ struct RemovePlan {
   u32 reserved;
 };
 
-// Existing pages that the removal changes: the leaf; for each merge the leaf that stays, its node, the page that is
-// moved and that page's node; and the one that goes counts as well.
+// The number of existing pages that the removal changes: the leaf; for each merge the remaining leaf, its node, the
+// page that is moved and that page's node. The removed page counts as well.
 GPU4FS_FN constexpr u32 touched_pages(const RemovePlan& plan) {
   return 1 + 5 * plan.merges;
 }
@@ -84,7 +84,7 @@ GPU4FS_FN inline NodeSpan span_of_page(const format::DirectoryPageHeader& header
   return node_span(header.prefix, header.level, header.depth);
 }
 
-// Page `index`, not 0, can be moved: it is sound, and so is the way to it. All of it is resident.
+// Page `index`, not 0, can be moved: it and the way to it are valid. All of it is resident.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_move(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u32 index) {
   u32 frame = no_frame;
@@ -102,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_move(Group g, FileSystem& fs, Operation
   return node_span_is(g, page_data(fs, path.frames[level]), span, index) ? Status::ok : Status::corrupt_structure;
 }
 
-// Where the merges stand in the plan: the leaf as it will be.
+// The state of the merges in the plan: the leaf as it will be.
 struct MergeState {
   u64 hash;
   u32 bytes;
@@ -111,7 +111,7 @@ struct MergeState {
   u32 node_frame;
 };
 
-// Whether the leaf goes together with its neighbour.
+// Whether the leaf is merged with its neighbour.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_merge(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                             MergeState* state, bool* merges) {
@@ -175,7 +175,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_merges(Group g, FileSystem& fs, Operation&
   return Status::ok;
 }
 
-// Gate. The last page of the directory gets the place of page `index`, which nothing names any more.
+// Gate. Moves the last page of the directory to the place of page `index`, which nothing names.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u32 index) {
   const u32 last = static_cast<u32>(directory_page_count(dir) - 1);
@@ -208,8 +208,8 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
   });
 }
 
-// Leader, gate. An insertion makes the leaf or its neighbour larger, or splits the neighbour; then it ends here. What
-// it leaves as planned was checked.
+// Leader, gate. An insertion may enlarge the leaf or its neighbour, or split the neighbour; then the merge ends here.
+// Parts of the plan that it leaves unchanged are checked.
 GPU4FS_FN GPU4FS_NOINLINE inline bool still_merges(FileSystem& fs, const InodeRef& dir, const DirectoryPath& path) {
   if (path.node_frame == no_frame) return false;
   const u32 bytes = leaf_bytes(page_data(fs, path.leaf_frame));
@@ -222,7 +222,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool still_merges(FileSystem& fs, const InodeRe
   return bytes + leaf_bytes(page) - format::directory_leaf_slots_offset <= directory_merged_bytes_max;
 }
 
-// Gate: the leaf and its neighbour become one. The page that is free then.
+// Gate: merges the leaf with its neighbour. Returns the freed page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 merge_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                          const DirectoryPath& path, u8* scratch) {
@@ -250,7 +250,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 merge_leaf(Group g, FileSystem& fs, Operation& op,
   return upper_index;
 }
 
-// Gate: the leaf, the only one of its node, takes the node's place. The page that is free then.
+// Gate: the leaf, the only one of its node, takes the node's place. Returns the freed page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 raise_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                          const DirectoryPath& path) {
@@ -278,7 +278,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 raise_leaf(Group g, FileSystem& fs, Operation& op,
 
 }  // namespace detail
 
-// Prepare: finds the name, and what its going makes free. Status: as directory_prepare_change.
+// Prepare: finds the name, and the pages that its removal frees. Status: as directory_prepare_change.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                           const HashedName& name, RemovePlan* plan) {
@@ -289,8 +289,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_remove(Group g, FileSystem& f
   return comes_again ? status : Status::ok;
 }
 
-// Gate: the name that directory_prepare_remove found in this step goes. An insertion, planned in this step too, may
-// follow, and then directory_commit_shrink().
+// Gate: removes the name that directory_prepare_remove found in this step. An insertion that was planned in this step
+// may follow, and then directory_commit_shrink().
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void directory_commit_take(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                      const RemovePlan& plan) {
@@ -304,8 +304,8 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_take(Group g, FileSystem& fs, Op
   mark_inode_dirty(g, fs, op, dir);
 }
 
-// Gate: what the going of the name makes free. Less than planned if a name came in between. `scratch` is a page of the
-// command's own.
+// Gate: frees the pages that the removal of the name leaves; fewer than planned if a name was inserted in between.
+// `scratch` is a page of the command's own.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void directory_commit_shrink(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                        const RemovePlan& plan, u8* scratch) {

@@ -1,9 +1,8 @@
 // Enumeration of a directory in hash order.
 //
-// A cursor is a position in hash order (format::directory_cursor), so that insertions, splits and
-// removals between two calls neither hide nor repeat a name that is there all the time. (Among
-// names whose hashes agree in the upper 54 bits the position is their ordinal; only there can a
-// concurrent change shift it, and only 255 of them are ever returned.)
+// A cursor is a position in hash order (format::directory_cursor). So insertions, splits and removals between two calls
+// neither hide nor repeat a name that exists all the time. Among names whose hashes agree in the upper 54 bits the
+// position is their ordinal. Only there can a concurrent change shift it, and only 255 of them are ever returned.
 #pragma once
 
 #include "fs/names/directory.hpp"
@@ -19,7 +18,7 @@ inline constexpr u32 cursor_hash_shift = 10;
 
 // State of an enumeration within one step, equal on all ranks.
 struct DirectoryWalk {
-  u64 hash;     // no name below it remains to be looked at
+  u64 hash;     // all names below it have been processed
   u64 group;    // upper 54 bits of the hash that `ordinal` counts in
   u32 ordinal;  // names of `group` seen so far
   u32 skip;     // names of the first group returned by earlier calls
@@ -37,7 +36,7 @@ struct DirectoryItem {
   u32 type;
 };
 
-// `cursor` is cursor_first_name or one that directory_next gave. Status: invalid_argument.
+// `cursor` is cursor_first_name or a result of directory_next. Status: invalid_argument.
 GPU4FS_FN inline Status directory_begin(u64 cursor, DirectoryWalk* walk) {
   *walk = {};
   walk->leaf_frame = no_frame;
@@ -46,7 +45,7 @@ GPU4FS_FN inline Status directory_begin(u64 cursor, DirectoryWalk* walk) {
   const u64 group = (cursor >> 8) - 1;
   if (group > u64{1} << (directory_hash_bits - cursor_hash_shift)) return Status::invalid_argument;
   if (group == u64{1} << (directory_hash_bits - cursor_hash_shift)) {
-    walk->next_leaf = 0;  // behind the last hash
+    walk->next_leaf = 0;  // after the last hash
     return Status::ok;
   }
   walk->hash = group << cursor_hash_shift;
@@ -87,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_next(Group g, FileSystem& fs, Operati
     const format::DirectoryPageHeader& header = detail::page_header(page);
     if (walk->slot >= header.entry_count) {
       if (walk->next_leaf == 0) return Status::not_found;
-      // Strictly greater than before, and one leaf covers one range: this ends.
+      // Strictly greater than before, and one leaf covers one range, so the loop ends.
       GPU4FS_CHECK_GT(walk->next_leaf, header.prefix);
       walk->hash = walk->next_leaf;
       walk->leaf_frame = no_frame;

@@ -1,8 +1,7 @@
-// Who may do what: mode bits, the sticky bit, inheritance of groups, as ext4 and the Linux VFS
-// decide.
+// Permissions: mode bits, the sticky bit and inheritance of groups, with the rules of ext4 and the Linux VFS.
 //
-// Plain functions on one rank or uniform on all; they read an inode under its lock. Access control
-// lists are in fs/names/access_list.hpp.
+// Plain functions on one rank, or uniform on all ranks; they read an inode under its lock. Access control lists are in
+// fs/names/access_list.hpp.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -53,13 +52,13 @@ GPU4FS_FN constexpr bool is_known_type(u32 mode) {
          type == mode_regular || type == mode_symlink || type == mode_socket;
 }
 
-// The mode of an inode whose lock is not held: a hint, from the one word that holds it.
+// The mode of an inode whose lock is not held: a hint, read from the one word that contains it.
 GPU4FS_FN inline u32 peek_mode(const format::Inode& inode) {
   static_assert(offsetof(format::Inode, mode) % 4 == 0);
   return load<Order::relaxed, Scope::engine>(reinterpret_cast<const u32*>(&inode.mode)) & 0xffff;
 }
 
-// Under the exclusive lock, for those who peek.
+// Under the exclusive lock; readers without the lock see either mode.
 GPU4FS_FN inline void set_mode(format::Inode& inode, u32 mode) {
   u32* const word = reinterpret_cast<u32*>(&inode.mode);
   const u32 others = load<Order::relaxed, Scope::engine>(word) & ~u32{0xffff};
@@ -74,7 +73,7 @@ struct Credentials {
   u32 reserved;
 };
 
-// In a list that ascends: Linux has callers with up to 65536 groups.
+// Searches an ascending list: on Linux a caller may have up to 65536 groups.
 GPU4FS_FN inline bool has_group(const u32* groups, u32 count, u32 gid) {
   u32 begin = 0;
   u32 end = count;
@@ -94,8 +93,7 @@ GPU4FS_FN inline bool is_in_group(const Credentials& who, u32 gid) {
   return who.gid == gid || has_group(who.groups, who.group_count, gid);
 }
 
-// What the superuser may do whatever the mode says: everything, except executing a file that nobody
-// may.
+// The superuser may do everything regardless of the mode, except execute a file that nobody may execute.
 GPU4FS_FN constexpr bool may_override(u32 mode, u32 wanted) {
   return is_directory(mode) || (wanted & may_execute) == 0 ||
          GPU4FS_MUTANT(superuser_executes_anything, (mode & 0111) != 0, true);
@@ -124,7 +122,7 @@ struct NewOwner {
   u32 gid;
 };
 
-// A set-gid directory hands down its group, and to directories the bit as well.
+// A set-gid directory passes on its group, and to directories also the bit.
 GPU4FS_FN constexpr NewOwner inherit_owner(const format::Inode& dir, u32 mode, u32 gid) {
   if (GPU4FS_MUTANT(group_not_handed_down, (dir.mode & mode_set_gid) == 0, true)) return {mode, gid};
   return {is_directory(mode) ? mode | mode_set_gid : mode, dir.gid};

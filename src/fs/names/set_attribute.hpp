@@ -1,7 +1,7 @@
-// A new value of an extended attribute: where it goes, and its commit.
+// A new value of an extended attribute: its place and its commit.
 //
-// The entry stays in its page if it fits, else it goes into the first page with room. A great value takes the place of
-// the one before it, else the first free slot.
+// The entry stays in its page if it fits, otherwise it goes into the first page with room. A large value takes the
+// place of the old one, otherwise the first free slot.
 #pragma once
 
 #include "base/copy.hpp"
@@ -9,13 +9,13 @@
 
 namespace gpu4fs::fs {
 
-// An attribute that is to be set.
+// An attribute that will be set.
 struct NewAttribute {
   AttributeName name;
   u32 value_length;
   u32 mask;         // 0, attribute_create or attribute_replace
   u8* work;         // prepare: a page of the command's memory, overwritten if the value gets pages of its own
-  const u8* value;  // commit: engine memory, but may be the session's if it gets pages of its own
+  const u8* value;  // commit: engine memory, or that of the session if the value gets pages of its own
 };
 
 namespace detail {
@@ -23,22 +23,22 @@ namespace detail {
 inline constexpr u32 slot_map_bytes = format::attribute_slot_end / 8;
 static_assert(slot_map_bytes <= page_size);
 
-// What a walk over all pages of entries has found.
+// The result of a walk over all pages of entries.
 struct AttributeScan {
   FoundAttribute old;
-  u32 old_room;   // bytes of its page that are free without it
-  u32 room_page;  // the first other with room for the new entry; entry_pages: none
+  u32 old_room;   // free bytes of its page without it
+  u32 room_page;  // the first other page with room for the new entry; entry_pages: none
   u32 room_frame;
-  u32 absent_page;   // the least that is not there
+  u32 absent_page;   // the first that does not exist
   u32 names_length;  // of all names, with terminators
   u32 reserved;
 };
 
-// What the walk looks for.
+// The target of the walk.
 struct AttributeSearch {
   const AttributeName& name;
   u32 entry_size;  // of the new entry
-  u64* slots;      // a bit a slot of great values, or nullptr
+  u64* slots;      // one bit for each slot of large values, or nullptr
 };
 
 // Leader: takes one page into account.
@@ -89,7 +89,7 @@ GPU4FS_FN inline u32 free_value_slot(const u64* slots) {
   return 0;
 }
 
-// Counts the pages of a great value in its slot. Those that are there are overwritten, also what damage has left there.
+// Counts the pages of a large value in its slot. Existing pages are overwritten, also those that damage has left there.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_value_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                      u32 value_length, AttributePlan* plan) {
@@ -145,7 +145,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_set(Group g, FileSystem& fs, 
   } else {
     return Status::no_space;
   }
-  // The page of the entry, and that of the one before with the map pages over its value.
+  // The page of the entry, and that of the old entry with the map pages over its value.
   plan->touched_pages = (plan->frame != no_frame ? 1 : 0) + (is_there ? attribute_removal_pages : 0);
   if (is_there) GPU4FS_TRY(attribute_prepare_remove(g, fs, op, file, old));
   if (!is_great) return Status::ok;
@@ -157,7 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_set(Group g, FileSystem& fs, 
 
 namespace detail {
 
-// Gate: the pages of a great value. Answers its hash.
+// Gate: writes the pages of a large value. Returns its hash.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 write_value_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 slot,
                                                 const NewAttribute& attribute) {
@@ -180,7 +180,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 write_value_pages(Group g, FileSystem& fs, Operati
 
 }  // namespace detail
 
-// Gate: the value's hash after a change of its bytes in the page.
+// Gate: sets the value's hash after a change of its bytes in the page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void attribute_rehash(Group g, FileSystem& fs, const FoundAttribute& place) {
   GPU4FS_CHECK_EQ(place.value_slot, 0u);
@@ -191,7 +191,7 @@ GPU4FS_FN GPU4FS_NOINLINE void attribute_rehash(Group g, FileSystem& fs, const F
   });
 }
 
-// Gate. Answers the entry's place; the caller may still change a value there if it then calls attribute_rehash.
+// Gate. Returns the place of the entry; the caller may still change a value there if it then calls attribute_rehash.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSystem& fs, Operation& op,
                                                               const InodeRef& file, const AttributePlan& plan,
@@ -201,7 +201,7 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
   const FoundAttribute& old = plan.old;
   const bool moves = old.entry_offset != 0 && old.frame != plan.frame;
   if (old.entry_offset != 0) {
-    // A great value that takes the place of another overwrites its first pages.
+    // A large value that replaces another one overwrites its first pages.
     const u32 kept = plan.value_slot != 0 && plan.value_slot == old.value_slot ? detail::value_pages(value_length) : 0;
     detail::take_attribute_out(g, fs, op, file, old, kept);
   }
@@ -230,7 +230,7 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
               [&] { reinterpret_cast<format::AttributeEntry*>(page + offset)->value_hash = static_cast<u32>(hash); });
   }
   mark_dirty(g, fs, op, file, frame);
-  // After what is new, so that the tree does not become lower in between.
+  // After the new value is in place, so the tree does not become lower in between.
   if (old.value_slot != 0) detail::prune_attributes(g, fs, op, file, detail::first_value_page(old.value_slot));
   if (moves) detail::settle_attribute_page(g, fs, op, file, old.frame, old.page);
   mark_inode_dirty(g, fs, op, file);

@@ -1,25 +1,23 @@
-// Access control lists where they are stored: inheritance by new inodes, chmod, replacing a list.
+// Access control lists in storage: inheritance by new inodes, chmod, replacement of a list.
 //
-// The mode's group bits and a stored list are two views of one thing, so whoever changes one
-// changes the other in the same commit.
+// The mode's group bits and a stored list are two views of one thing, so both change in the same commit.
 #pragma once
 
 #include "fs/names/set_attribute.hpp"
 
 namespace gpu4fs::fs {
 
-// What a new inode in a directory begins with. `list.entry_offset` 0: the directory has no default
-// list.
+// The initial access of a new inode in a directory. `list.entry_offset` 0: the directory has no default list.
 struct InheritedAccess {
   FoundAttribute list;  // the directory's default list
   u32 mode;             // of the new inode
   u32 keeps_default;    // the new inode is a directory and gets the default list too
-  u32 keeps_access;     // the list says more than the mode
+  u32 keeps_access;     // the list contains more than the mode
   u32 needs_two;        // both lists do not fit into one page
   u32 new_pages;
 };
 
-// What the caller asks for.
+// The mode that the caller requests.
 struct AskedMode {
   u32 mode;        // with the type
   u32 umask_bits;  // apply only without a default list
@@ -57,7 +55,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& f
   return Status::ok;
 }
 
-// Gate: gives the new inode, created with inherited.mode, its lists.
+// Gate: stores the lists of the new inode, which was created with inherited.mode.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, Operation& op, const InodeRef& child,
                                                        const InheritedAccess& inherited) {
@@ -79,8 +77,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
   }
 }
 
-// chmod, prepare: finds the inode's access list, which has to follow the mode;
-// `found->entry_offset` 0: there is none. One existing page changes if there is one.
+// chmod, prepare: finds the inode's access list, which has to follow the mode; `found->entry_offset` 0: there is none.
+// If there is one, one existing page changes.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                      FoundAttribute* found) {
@@ -96,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Op
   return valid ? Status::ok : Status::corrupt_structure;
 }
 
-// chmod, gate: the list follows `mode`; the inode's mode is the caller's business.
+// chmod, gate: the list follows `mode`; the inode's mode is left to the caller.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_mode_change(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                   const FoundAttribute& found, u32 mode) {

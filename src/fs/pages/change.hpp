@@ -1,4 +1,4 @@
-// Changing metadata pages: reservations in prepare, marks, new and removed pages in the gate.
+// Changes of metadata pages: reservations in prepare; marks, new pages and removed pages in the gate.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -6,7 +6,7 @@
 
 namespace gpu4fs::fs {
 
-// What of the metadata a commit changes.
+// The metadata that a commit changes.
 struct MetadataChange {
   u32 inode_count;  // created and freed ones included
   u32 page_count;   // existing pages
@@ -20,10 +20,10 @@ struct MetadataCost {
   u32 dirty;
 };
 
-// Upper bounds. An inode may dirty its page and three ancestors, a bitmap page and two ancestors, and the page
-// of the bitmap's inode with three ancestors; all may be new. Pages dirty their map pages above: the pages of one
-// command lie in at most eight runs, so at most 8 * 5 ancestors and one more per 256 pages. A file that gets pages may
-// grow from height 0 to 5, which puts five map pages above its old content.
+// Upper bounds. An inode may dirty its page and three ancestors, a bitmap page and two ancestors, and the page of the
+// bitmap's inode with three ancestors; all may be new. Pages dirty their map pages above: the pages of one command lie
+// in at most eight runs, so there are at most 8 * 5 ancestors and one more for each 256 pages. A file that gets pages
+// may grow from height 0 to 5, which puts five map pages above its old content.
 GPU4FS_FN constexpr MetadataCost metadata_cost(MetadataChange change) {
   const u32 changed = change.page_count + change.new_page_count;
   const u32 runs = changed < 8 ? changed : 8;
@@ -40,7 +40,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status top_up_frames(FileSystem& fs, Operation&
   if (op.frames_reserved >= wanted) return Status::ok;
   PageTable& table = fs.pages;
   const u32 more = wanted - op.frames_reserved;
-  // A checkpoint evicts when less than a quarter of the frames is free: more than that cannot be waited for.
+  // A checkpoint evicts if less than a quarter of the frames is free, so a command cannot wait for more than that.
   if (wanted > table.frame_count / 4) return Status::no_memory;
   table.free_lock.lock();
   const bool enough = table.free_count >= table.frames_reserved + more;
@@ -81,7 +81,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
   if (load<Order::relaxed, Scope::engine>(&f.dirty) != 0) return false;
   if (exchange<Order::relaxed, Scope::engine>(&f.dirty, 1u) != 0) return false;
   GPU4FS_CHECK_GT(op.dirty_reserved, 0u);
-  // The page stays in SpaceCounters::reserved: from now on it is promised to this frame.
+  // The page stays in SpaceCounters::reserved: it is reserved for this frame afterwards.
   --op.dirty_reserved;
   table.free_lock.lock();
   --fs.dirty.reserved;
@@ -93,7 +93,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
   return true;
 }
 
-// Marks the map pages above page (level, index); false when it met a dirty one.
+// Marks the map pages above page (level, index); false if it found a dirty one.
 GPU4FS_FN inline bool mark_map_pages(FileSystem& fs, Operation& op, const InodeRef& file, PagePosition page) {
   const u32 top = tree_of(file, page.level).top_level();
   for (u32 l = page.level; l < top; ++l) {
@@ -105,8 +105,8 @@ GPU4FS_FN inline bool mark_map_pages(FileSystem& fs, Operation& op, const InodeR
   return true;
 }
 
-// Marks all ancestors of page (level, index): map pages, the inode's page, the map pages above that.
-// Stops at the first dirty one: whoever marked that marks the rest before the gate can close.
+// Marks all ancestors of page (level, index): map pages, the inode's page, and the map pages above that. Stops at the
+// first dirty one: the worker that marked it marks the rest before the gate can close.
 GPU4FS_FN GPU4FS_NOINLINE inline void mark_ancestors(FileSystem& fs, Operation& op, const InodeRef& file,
                                                      PagePosition page) {
   if (!mark_map_pages(fs, op, file, page)) return;
@@ -123,10 +123,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_page(FileSystem& fs, Operation& op, c
 
 }  // namespace detail
 
-// Prepare: promises frames, dirty entries and space for a commit that changes `inode_count` inodes
-// (created and freed ones included), `page_count` existing metadata pages and `new_page_count` new ones;
-// inode pages and ancestors are added here. The pages of one call lie in at most eight runs. Asking again
-// tops up to the greater amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped.
+// Prepare: reserves frames, dirty entries and space for a commit that changes `inode_count` inodes (created and freed
+// ones included), `page_count` existing metadata pages and `new_page_count` new ones; inode pages and ancestors are
+// added here. The pages of one call lie in at most eight runs. Another call raises the reservation to the greater
+// amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, MetadataChange change) {
   return on_leader(g, [&] {
@@ -136,8 +136,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Opera
   });
 }
 
-// The same for a change of one inode's attributes alone. All that its pages of entries and one value may add or dirty
-// are three map pages.
+// The same for a change of only the attributes of one inode. Its pages of entries and one value may add or dirty only
+// three map pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_attributes(Group g, FileSystem& fs, Operation& op, u32 page_count,
                                                     u32 new_page_count) {
@@ -149,7 +149,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_attributes(Group g, FileSystem& fs, Ope
   });
 }
 
-// Returns whatever the command still has reserved: at its end, and before it waits for a checkpoint.
+// Returns everything that the command still has reserved: at its end, and before it waits for a checkpoint.
 GPU4FS_FN GPU4FS_NOINLINE inline void release_reservations(FileSystem& fs, Operation& op) {
   PageTable& table = fs.pages;
   table.free_lock.lock();
@@ -170,7 +170,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_dirty(Group g, FileSystem& fs, Operation& op
   on_leader(g, [&] { detail::mark_page(fs, op, file, frame); });
 }
 
-// Gate: the inode's own bytes change. Nothing to mark for inode 0, which every superblock carries.
+// Gate: the inode's own bytes change. For inode 0 nothing is marked, because every superblock contains it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_inode_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   if (file.number == format::inode_number_inode_file) return;
@@ -179,7 +179,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_inode_dirty(Group g, FileSystem& fs, Operati
 
 namespace detail {
 
-// A zeroed resident page under `key`, out of the command's reservation, marked dirty without ancestors.
+// A zeroed resident page under `key`, from the command's reservation, marked dirty without ancestors.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                           PagePosition page) {
@@ -201,7 +201,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op
   return frame;
 }
 
-// Puts one more level on top of the tree that pages of `level` are of: the inode's slots move into a new map page.
+// Adds one level to the tree of the pages of `level`: the inode's slots move into a new map page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                            u32 level = 0) {
@@ -233,9 +233,9 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
 
 }  // namespace detail
 
-// Gate: a new zeroed page (level, index) of `file`; creates missing ancestors and grows the height. The
-// page must not exist; a direct block of greater size must not stand in its way (split it first). Until
-// the next checkpoint its slot holds address 0, and nobody reads it through the slot.
+// Gate: a new zeroed page (level, index) of `file`; creates missing ancestors and grows the height. The page must not
+// exist, and no direct block of greater size may cover it (split it first). Until the next checkpoint its slot holds
+// address 0, and nobody reads the page through the slot.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                        PagePosition page) {
@@ -274,7 +274,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
 
 namespace detail {
 
-// One off a count that the medium had. On a damaged one it may be too small; it stays at 0 then.
+// Decrements a count from the medium. On a damaged medium it may be too small; then it stays 0.
 GPU4FS_FN inline void count_one_out(FileSystem& fs, u64* counter) {
   u64 count = load<Order::relaxed, Scope::engine>(counter);
   while (count != 0 && !compare_exchange<Order::relaxed, Scope::engine>(counter, count, count - 1)) {
@@ -282,8 +282,8 @@ GPU4FS_FN inline void count_one_out(FileSystem& fs, u64* counter) {
   if (count == 0) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
 }
 
-// Leader. What page (level, index) leaves behind: its frame, where it has one, its place on the medium, its slot, its
-// share of the inode's count.
+// Leader. Removes page (level, index): its frame if it has one, its place on the medium, its slot, and its share of the
+// inode's count.
 GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& op, const InodeRef& file,
                                                     PagePosition page, format::BlockPointer* slot, u32 frame) {
   mark_ancestors(fs, op, file, page);
@@ -301,8 +301,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& o
 
 }  // namespace detail
 
-// Gate: the resident page (level, index) goes; a map page has no valid slot any more. Its slot becomes a
-// hole and its place on the medium is freed.
+// Gate: removes the resident page (level, index); a map page has no valid slots left. Its slot becomes a hole and its
+// place on the medium is freed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                            PagePosition page) {
@@ -315,13 +315,13 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& o
   });
 }
 
-// Of a page that is no map page.
+// The pointer of a page that is not a map page.
 GPU4FS_FN inline bool is_page_pointer(format::BlockPointer pointer) {
   return pointer.is_well_formed() && pointer.is_valid() && !pointer.is_indirect() &&
          pointer.size() == format::BlockSize::page_4k;
 }
 
-// Gate: `count` pages from `first` on, which are no map pages, go where there are any, resident or not; the map
+// Gate: removes those of the `count` pages from `first` on that exist, resident or not; they are not map pages. The map
 // page above each is resident, or there is no such page. On a damaged medium a slot may name something else, which
 // stays.
 template <class Group>
@@ -361,7 +361,7 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_empty_map_pages(Group g, FileSystem& fs, O
   }
 }
 
-// Gate: takes levels off the map while the seven slots of the inode have room for what is below the top one. All map
+// Gate: removes levels of the map while the seven slots of the inode have room for the level below the top. All map
 // pages on the way to page 0 are resident.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {

@@ -1,8 +1,8 @@
 // Eviction of clean metadata pages.
 //
-// Runs only while no other step runs and no checkpoint is under way (a page whose copy is still being
-// written must not be read back). A page goes when it is clean, has no resident child, no lock in use, and
-// was not used since the clock hand passed it last.
+// Runs only while no other step runs and no checkpoint is being made, because a page whose copy is still being written
+// must not be read back. A page is evicted if it is clean, has no resident child and no lock in use, and was not used
+// since the clock hand last passed it.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -49,13 +49,13 @@ GPU4FS_FN inline void drain_limbo(PageTable& table) {
 
 }  // namespace detail
 
-// Frees frames until `free_target` are on the free list or nothing more can go. Two rounds of the clock:
-// the first clears the reference bits of what it spares. Answers how many are free.
+// Frees frames until `free_target` are on the free list or nothing more can be evicted. The clock makes two rounds: the
+// first clears the reference bits of the pages that it spares. Returns the number of free frames.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_target) {
   PageTable& table = fs.pages;
   on_leader(g, [&] { detail::drain_limbo(table); });
-  // A page can only go after its children, so each pass frees one layer.
+  // A page can be evicted only after its children, so each pass frees one level.
   for (u32 pass = 0; pass < 12; ++pass) {
     const bool enough = on_leader(g, [&] { return table.free_count >= free_target; });
     if (enough) break;

@@ -1,15 +1,14 @@
 // Metadata pages: finding, loading, creating, changing and removing them.
 //
-// Every page of a directory, of the inode file and the bitmap files, every indirect block of a file map
-// and every attribute page lives in a frame while it is used. Frames hold the truth: the medium is
-// brought up to date by a checkpoint only, which writes dirty frames to new places (docs/internals/architecture.md,
-// section 4).
+// Every page of a directory, of the inode file and the bitmap files, every indirect block of a file map and every
+// attribute page is in a frame while it is used. Frames have the current state. Only a checkpoint updates the medium:
+// it writes dirty frames to new places (docs/internals/architecture.md, section 4).
 //
 // Invariants:
-//  - a resident page's ancestors (map pages up to the inode page, and that page's up to inode 0) are
-//    resident: pages are loaded from the top and evicted from the bottom;
-//  - a dirty page's ancestors are dirty, so that the number of dirty frames is the number of pages the
-//    next checkpoint writes;
+//  - a resident page's ancestors (map pages up to the inode page, and that page's up to inode 0) are resident: pages
+//    are loaded from the top and evicted from the bottom;
+//  - a dirty page's ancestors are dirty, so the number of dirty frames is the number of pages that the next checkpoint
+//    writes;
 //  - every dirty frame has one page of SpaceCounters::reserved and one entry of the dirty list.
 #pragma once
 
@@ -65,9 +64,9 @@ GPU4FS_FN inline InodeRef inode_file_ref(FileSystem& fs) {
 // The two trees of an inode: content with its map, and attributes.
 struct PageTree {
   format::BlockPointer* slots;  // in the inode
-  u8* height;                   // level of the slots, counted from that of the pages
+  u8* height;                   // level of the slots, counted from the level of the pages
   u32 slot_count;
-  u32 page_level;  // of the pages; of their indirect blocks one more, and so on
+  u32 page_level;  // of the pages; their indirect blocks have the levels above it
   u32 height_max;
 
   GPU4FS_FN u32 top_level() const { return page_level + *height; }
@@ -77,12 +76,12 @@ GPU4FS_FN constexpr bool is_attribute_level(u32 level) {
   return level >= attribute_level;
 }
 
-// An indirect block, of either tree.
+// An indirect block of either tree.
 GPU4FS_FN constexpr bool is_map_level(u32 level) {
   return level != 0 && level != attribute_level;
 }
 
-// The tree that pages of `level` are of. Inline content has no slots.
+// The tree that contains pages of `level`. Inline content has no slots.
 GPU4FS_FN inline PageTree tree_of(const InodeRef& file, u32 level) {
   format::Inode& inode = *file.inode;
   if (is_attribute_level(level)) {
@@ -91,8 +90,8 @@ GPU4FS_FN inline PageTree tree_of(const InodeRef& file, u32 level) {
   return {inode.slots, &inode.height, inode.is_inline() ? 0 : format::inode_slot_count, 0, 5};
 }
 
-// The slot that names page (level, index) of `file`; nullptr when its parent is not resident or the index
-// lies beyond the inode's slots.
+// The slot that names page (level, index) of `file`; nullptr if its parent is not resident or the index lies beyond the
+// inode's slots.
 GPU4FS_FN inline format::BlockPointer* slot_of_page(FileSystem& fs, const InodeRef& file, PagePosition page) {
   const PageTree tree = tree_of(file, page.level);
   const u32 top = tree.top_level();
@@ -119,8 +118,8 @@ struct LoadTicket {
   u64 address;
 };
 
-// Decides how page (level, index), whose parent is resident, comes in: already here, absent, damaged, or
-// a fresh frame in state loading that the caller fills.
+// Determines how page (level, index), whose parent is resident, is loaded: already resident, absent, damaged, or a
+// fresh frame in state loading that the caller fills.
 GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation& op, const InodeRef& file,
                                                        PagePosition page) {
   const PageKey key = PageKey::make(file.number, page.level, page.index);
@@ -130,13 +129,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
   if (!pointer.is_well_formed()) return {Status::corrupt_structure, no_frame, 0};
   if (pointer.is_hole()) return {Status::page_absent, no_frame, 0};
   const bool is_map_page = is_map_level(page.level);
-  // Metadata has no greater blocks, and who would add a page here would find the slot taken.
+  // Metadata has no larger blocks, and a caller that adds a page here would find the slot in use.
   if (is_map_page && !pointer.is_indirect()) return {Status::corrupt_structure, no_frame, 0};
   if (!is_map_page &&
       (pointer.is_indirect() || pointer.is_unwritten() || pointer.size() != format::BlockSize::page_4k)) {
     return {Status::corrupt_structure, no_frame, 0};
   }
-  // Created since the caller looked: its slot says nothing before the next checkpoint.
+  // The page was created after the caller's test: its slot has no meaning before the next checkpoint.
   if (pointer.address() == 0 && find_frame(fs.pages, key) != no_frame) return {Status::again, no_frame, 0};
   const Status accessible = check_accessible(fs, op, pointer.address());
   if (accessible != Status::ok) return {accessible, no_frame, 0};
@@ -147,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
     return_frame(fs.pages, frame);
     return {Status::again, winner, 0};
   }
-  return {Status::busy, frame, pointer.address()};  // busy: ours to fill
+  return {Status::busy, frame, pointer.address()};  // busy: the caller has to fill it
 }
 
 // Loads page (level, index) of `file`, whose parent is resident.
@@ -180,15 +179,14 @@ GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
 
 }  // namespace detail
 
-// Makes page (level, index) of `file` resident for the rest of this step and gives its frame.
-// Status: page_absent (a hole), corrupt_structure (also for a block of another size), checksum_mismatch, and the
-// control codes again, retry_after_checkpoint, chunk_not_mapped.
-// Requires the file's lock (shared is enough), except for inodes 0, 2 and 3.
+// Makes page (level, index) of `file` resident for the rest of this step and returns its frame. Status: page_absent (a
+// hole), corrupt_structure (also for a block of another size), checksum_mismatch, and the control codes again,
+// retry_after_checkpoint, chunk_not_mapped. Requires the file's lock (shared suffices), except for inodes 0, 2 and 3.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                           PagePosition page, u32* frame) {
   *frame = no_frame;
-  // No file reaches that far; in a key the index would run into the level.
+  // No file reaches that far; in a key the index would overwrite the level.
   if (page.index >= page_index_end) return Status::page_absent;
   const detail::FoundFrame hit =
       on_leader(g, [&] { return detail::look_up(fs, PageKey::make(file.number, page.level, page.index)); });
@@ -214,8 +212,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op
   }
 }
 
-// The inode `number`, its page resident for the rest of this step; its mode may be 0 (free).
-// Status: not_found for numbers that the inode file does not reach; else as get_page.
+// The inode `number`, its page resident for the rest of this step; its mode may be 0 (free). Status: not_found for
+// numbers beyond the inode file; otherwise as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status get_inode(Group g, FileSystem& fs, Operation& op, u64 number, InodeRef* out) {
   const InodeRef file = detail::inode_file_ref(fs);

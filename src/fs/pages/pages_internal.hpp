@@ -1,10 +1,10 @@
 // The table of metadata pages: frames, their hash chains, the free list. Internal to fs/pages.
 //
-// Lookups take no lock. A chain is changed only under its bucket's lock, a new frame is published at the
-// head of its chain by a release store after its key is set, and the key of an unlinked frame stays
-// intact until a moment when no step runs (the limbo list is drained by evict_frames), so a reader can
-// neither match a wrong page nor follow a link out of the table. A reader that misses a frame because its
-// chain changed below it repeats the search under the lock before it inserts.
+// Lookups take no lock. A chain is changed only under its bucket's lock. A new frame is published at the head of its
+// chain by a release store after its key is set. The key of an unlinked frame stays intact until no step runs
+// (evict_frames drains the limbo list). So a reader can neither match a wrong page nor follow a link out of the table.
+// A reader that misses a frame because its chain changed during the search repeats the search under the lock before it
+// inserts.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -32,11 +32,11 @@ GPU4FS_FN inline TicketLock& bucket_lock(PageTable& table, u32 bucket) {
 }
 
 struct FoundFrame {
-  u32 frame;  // no_frame: not there
+  u32 frame;  // no_frame: not found
   u32 state;  // FrameState: loading or valid
 };
 
-// The frame of `key` and its state at the time of the look.
+// The frame of `key` and its state at the time of the search.
 GPU4FS_FN GPU4FS_NOINLINE inline FoundFrame search_frame(const PageTable& table, PageKey key) {
   u32 frame = load<Order::acquire, Scope::engine>(&table.buckets[bucket_of(table, key)]);
   u32 steps = 0;
@@ -48,7 +48,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline FoundFrame search_frame(const PageTable& table,
       if (state != frame_free) return {frame, state};
     }
     frame = load<Order::acquire, Scope::engine>(&f.next);
-    // A chain that changed below us may lead elsewhere; it is never longer than the table.
+    // A chain that changes during the search may lead elsewhere; it is never longer than the table.
     if (++steps > table.frame_count) break;
   }
   return {no_frame, frame_free};
@@ -59,8 +59,8 @@ GPU4FS_FN inline u32 find_frame(const PageTable& table, PageKey key) {
   return search_frame(table, key).frame;
 }
 
-// Takes a frame from the free list: with `reserved`, one that reserve_frames() promised; without, only
-// while unpromised frames are left. no_frame: none.
+// Takes a frame from the free list: with `reserved`, one that reserve_frames() reserved; without, only while unreserved
+// frames are left. no_frame: none.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 take_frame(PageTable& table, bool reserved) {
   table.free_lock.lock();
   u32 frame = no_frame;
@@ -86,8 +86,8 @@ GPU4FS_FN inline void return_frame(PageTable& table, u32 frame) {
   table.free_lock.unlock();
 }
 
-// Publishes `frame` under `key` in state `state`; if the key came in meanwhile, returns that frame and
-// leaves `frame` to the caller.
+// Publishes `frame` under `key` in state `state`. If the key was inserted meanwhile, returns that frame and leaves
+// `frame` to the caller.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 insert_frame(PageTable& table, u32 frame, PageKey key, u64 address, u32 state) {
   const u32 bucket = bucket_of(table, key);
   TicketLock& lock = bucket_lock(table, bucket);
@@ -108,7 +108,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 insert_frame(PageTable& table, u32 frame, P
   return frame;
 }
 
-// Takes `frame` out of its chain and marks it free; its key and link stay readable.
+// Removes `frame` from its chain and marks it free; its key and link stay readable.
 GPU4FS_FN GPU4FS_NOINLINE inline void unlink_frame(PageTable& table, u32 frame) {
   Frame& f = table.frames[frame];
   const u32 bucket = bucket_of(table, f.key);
