@@ -12,7 +12,7 @@ namespace gpu4fs::maintenance {
 namespace {
 
 constexpr u64 job_commands_per_s = 20;  // with a rate limit
-constexpr double catch_up_max_s = 0.1;  // so much of what a limited job missed it may catch up with
+constexpr double catch_up_max_s = 0.1;  // limit of the lag that a limited job may catch up
 
 double job_clock_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -40,7 +40,7 @@ void BackgroundJob::stop() {
 std::string BackgroundJob::start(u64 rate_limit, const std::function<void()>& prepare) {
   std::unique_lock lock(mutex_);
   if (report_.state == JobState::paused) return work_.words().paused;
-  // A cancelled one may not have ended yet.
+  // A cancelled job may not have ended yet.
   if (report_.state == JobState::running || is_at_work_) return work_.words().running;
   prepare();
   report_.state = JobState::running;
@@ -88,7 +88,7 @@ std::string BackgroundJob::set_rate(u64 rate_limit) {
   return {};
 }
 
-// Where the thread keeps the new state, the caller waits for it.
+// If the thread keeps the new state, the caller waits for it.
 std::string BackgroundJob::take_change(std::unique_lock<std::mutex>& lock) {
   const u64 change = ++change_count_;
   changed_.notify_all();
@@ -117,7 +117,7 @@ u64 BackgroundJob::command_pages(u64 least, u64 most) const {
   return limit == 0 ? most : std::clamp(limit / page_size / job_commands_per_s, least, most);
 }
 
-// One that was cancelled before it began ends in the thread too.
+// A job that was cancelled before it began also ends in the thread.
 bool BackgroundJob::is_work_due() const {
   return is_wanted_ && (report_.state == JobState::running || cancelled_);
 }
@@ -169,7 +169,7 @@ void BackgroundJob::keep(std::unique_lock<std::mutex>& lock, bool durably) {
   changed_.notify_all();
 }
 
-// A cancelled job is kept when its work has ended: whoever hears of it may start the next one.
+// A cancelled job is kept when its work has ended: a client that sees this state may start the next one.
 bool BackgroundJob::goes_on(u64 page_count) {
   std::unique_lock lock(mutex_);
   report_.page_count += page_count;

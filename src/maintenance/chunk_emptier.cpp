@@ -10,9 +10,9 @@ namespace gpu4fs::maintenance {
 namespace {
 
 constexpr u32 pass_max = 100;
-constexpr u32 idle_pass_max = 20;  // that moved nothing, before what is left counts as immovable
+constexpr u32 idle_pass_max = 20;  // number of passes that move nothing before the rest counts as immovable
 constexpr auto idle_pass_wait =
-    std::chrono::milliseconds(20);  // for commands that have pages and have not committed them
+    std::chrono::milliseconds(20);  // for commands that have allocated pages and not committed them
 
 u64 occupied_pages(const std::vector<wire::ChunkUsage>& usage, const std::vector<u32>& chunks) {
   u64 sum = 0;
@@ -20,7 +20,7 @@ u64 occupied_pages(const std::vector<wire::ChunkUsage>& usage, const std::vector
   return sum;
 }
 
-// Freezes chunks and moves what they hold.
+// Freezes chunks and moves their pages.
 class ChunkEmptier {
  public:
   ChunkEmptier(PageMover& mover, const std::vector<u32>& chunks, const RelocationGoesOn& goes_on, PoolHost& host)
@@ -50,7 +50,7 @@ class ChunkEmptier {
     return std::all_of(chunks_.begin(), chunks_.end(), exists) ? Status::ok : Status::out_of_range;
   }
 
-  // What was freed since the last checkpoints is room after the next ones.
+  // Space that was freed since the last checkpoints is available after the next ones.
   Status freeze_one(u32 chunk) {
     Status status = mover_.freeze(chunk);
     for (u32 attempt = 0; status == Status::no_space && attempt < 2; ++attempt) {
@@ -91,7 +91,7 @@ class ChunkEmptier {
     return Status::ok;
   }
 
-  // All inodes, those without a name included, and the files that hold the tree itself.
+  // All inodes, including those without a name and the files that hold the tree itself.
   Status move_once() {
     for (u64 inode = format::inode_number_root;;) {
       u64 found = 0;

@@ -19,7 +19,7 @@
 namespace gpu4fs::maintenance {
 namespace {
 
-constexpr u32 memory_threads_max = 8;  // that get memory before it is used
+constexpr u32 memory_threads_max = 8;  // that allocate memory before it is used
 
 u32 memory_threads() {
   return std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max);
@@ -40,7 +40,7 @@ ChunkMapper::ChunkMapper(MountedPool& mounted, session::ServerPurpose purpose)
 Status ChunkMapper::map_chunk(u64 chunk, session::ServerSession& session) {
   const std::shared_lock lock(mounted_.tables);
   const pool::OpenedPool& pool = mounted_.pool;
-  // The engine learns of chunks that come and go a moment before the tables do: the command looks again.
+  // The engine learns of added and deleted chunks shortly before the tables change: the command tries again.
   if (chunk >= pool.chunks.size() || pool.chunks[chunk].is_erased()) return Status::stale;
   const std::unique_lock reaching = hold_reach();
   if (is_mapped(chunk) && !is_thin(chunk)) return Status::ok;
@@ -50,7 +50,7 @@ Status ChunkMapper::map_chunk(u64 chunk, session::ServerSession& session) {
     const Status status = map_column(chunk, column, mounted_.setup.files[device]);
     if (status == Status::ok) continue;
     if (pool.devices[device].is_here()) return status;
-    // A device that is being filled and has no room for it is not worth that the others stop.
+    // A device that is being filled and has no room is given up, so that the others do not stop.
     wire::Command given_up{};
     given_up.opcode = wire::Opcode::rebuild;
     given_up.mode = static_cast<u32>(wire::RebuildStep::give_up);
@@ -62,7 +62,7 @@ Status ChunkMapper::map_chunk(u64 chunk, session::ServerSession& session) {
   return Status::ok;
 }
 
-// Under tables, while no device is being filled: as map_chunk(), of devices that are here. False: it has to wait for
+// Under tables, while no device is being filled: as map_chunk(), for the present devices. False: it has to wait for
 // that.
 bool ChunkMapper::map_members(u64 chunk) {
   const std::unique_lock reaching = hold_reach();
@@ -76,7 +76,7 @@ bool ChunkMapper::map_members(u64 chunk) {
   return true;
 }
 
-// Filling a device needs its columns of chunks that hold anything, and the other columns of these.
+// Filling a device needs its columns of chunks with content, and the other columns of these.
 void ChunkMapper::prepare_memory(u32 device, const device::MappedFile& file, const std::vector<ChunkUsage>& usage) {
   const bool registers = mounted_.setup.gpu != nullptr;
   const std::shared_lock lock(mounted_.tables);
@@ -121,16 +121,16 @@ void ChunkMapper::map_device(u32 device, const device::MappedFile& file, const f
   }
 }
 
-// The column's descriptors and data pages; what is in front of them is mapped since the mount, except for a check. They
-// get their blocks first: without, an access would end the process on a full medium. Somebody waits, so all processors
-// help.
+// Maps the column's descriptors and data pages; the parts before them are mapped since the mount, except for a check.
+// The blocks are allocated first: otherwise an access would end the process on a full medium. A command waits, so all
+// processors help.
 Status ChunkMapper::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = mounted_.pool.chunks[chunk].descriptor;
   const u64 skipped = is_check_ ? 0 : pool::header_front_bytes(descriptor);
   const u64 begin = column.offset_bytes() + skipped;
   const u64 length = raid::column_length(descriptor) - skipped;
   if (file.grows_with_use()) {
-    // Trying in vain takes time, so it waits until there is more room than at the last time.
+    // Failed attempts take time, so the next one waits until there is more room than at the last one.
     {
       const u64 room = file.room_bytes();
       const std::lock_guard guard(marks_mutex_);

@@ -50,7 +50,7 @@ class OwnerSearch {
     wire::DamageKind kind;
   };
 
-  // Where none can be written, nothing has been freed or moved since the last one either.
+  // If none can be written, nothing has been freed or moved since the last one either.
   void checkpoint() {
     if (search_.may_checkpoint) (void)search_.inspector.checkpoint();
   }
@@ -86,7 +86,7 @@ class OwnerSearch {
     }
   }
 
-  // Damaged pages of the run; the engine takes them over.
+  // Records damaged pages of the run in the engine's table.
   u64 record(const pool::PageRun& run, u64 owner, wire::DamageKind kind) {
     u64 damaged = 0;
     for_pieces(run, [&](u32 chunk, u64 first, u64 count) {

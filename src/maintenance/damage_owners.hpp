@@ -1,17 +1,17 @@
-// From pages that do not match their checksum to the files that have lost something.
+// Finds the files that damaged pages belong to.
 //
-// A scrub verifies while everybody writes, and looks at every allocated page, so a page that does not match need
-// not be damage (raid/verify_pages.hpp): it may belong to metadata that the running checkpoint has yet to write, be
-// rewritten at this moment, or belong to an unwritten block and hold nothing. So, when there are such pages:
-//   1. A checkpoint. Metadata is written then, and no page that was allocated before is rewritten in place.
-//   2. They are verified again; most false suspects match now.
-//   3. The tree is walked and each file's map is compared with what is left: unwritten blocks are struck off, what
-//      is named as content or as a map page belongs to that file.
-//   4. Another checkpoint, because files and metadata have moved during the walk, and a last look at what was named:
-//      that is damage, and the engine's table takes it over.
-// What no file names is damage without an owner if a directory or a map could not be read: it may lie below. If
-// all could be read, nobody misses it: it came and went during the walk, is a file's without a name that is still
-// open, or leaked. Host only.
+// A scrub verifies while others write, and checks every allocated page. So a page that does not match need not be
+// damage (raid/verify_pages.hpp): it may belong to metadata that the running checkpoint has yet to write, be rewritten
+// at this moment, or belong to an unwritten block without content. If there are such pages:
+//   1. A checkpoint. It writes metadata, and no page that was allocated before is rewritten in place.
+//   2. They are verified again; most false suspects match this time.
+//   3. The tree is walked and each file's map is compared with the remaining pages: unwritten blocks are removed, and a
+//      page that is named as content or as a map page belongs to that file.
+//   4. Another checkpoint, because files and metadata have moved during the walk, and a last verification of the named
+//      pages: those that do not match are damage, and the engine's table records them.
+// A page that no file names is damage without an owner if a directory or a map could not be read: it may belong to
+// something below. If everything could be read, the page is not needed: it was allocated and freed during the walk,
+// belongs to an open file without a name, or leaked. Host only.
 #pragma once
 
 #include <functional>
@@ -30,11 +30,11 @@ struct DamagedFile {
 };
 
 struct OwnedDamage {
-  u64 page_count = 0;  // damaged pages, those without an owner included
+  u64 page_count = 0;  // damaged pages, including those without an owner
   u64 ownerless_page_count = 0;
   std::vector<DamagedFile> files;  // in the order of the walk
   std::vector<std::string> unreadable;
-  bool was_stopped = false;  // the suspects are as good as new
+  bool was_stopped = false;  // the suspects are still undecided
 };
 
 struct DamageSearch {
@@ -42,10 +42,10 @@ struct DamageSearch {
   const std::vector<session::ChunkRange>& chunks;  // by index, ascending addresses
   bool data_has_checksums;
   bool may_checkpoint;
-  std::function<bool()> is_stopped;  // asked now and then
+  std::function<bool()> is_stopped;  // called from time to time
 };
 
-// `suspects` are those that match neither before nor now.
+// `suspects` are the pages that did not match before and still do not match.
 OwnedDamage find_damage_owners(const DamageSearch& search, pool::PageRuns suspects);
 
 }  // namespace gpu4fs::maintenance

@@ -1,4 +1,4 @@
-// How a device enters the pool in the place of another: what it is, its memory, and what the engine hears of it.
+// How a device replaces another one in the pool: its kind, its memory, and the messages to the engine.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -30,7 +30,7 @@ void DeviceExchange::give_up(u32 device) {
   (void)rebuilder_.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
 }
 
-// The device is lost afterwards, if it was not before, and durable superblocks say so.
+// Afterwards the device is lost, if it was not before, and durable superblocks say so.
 void DeviceExchange::make_stale(u32 device) {
   const ring::Completion lost = rebuilder_.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
   if (lost.status == Status::busy) {
@@ -58,12 +58,12 @@ DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& 
   refuse_member(pool::DeviceFile::open_joining(path));
   pool::DeviceFile file =
       pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
-  // A replacement that was interrupted goes on.
+  // An interrupted replacement continues.
   try {
     const format::DevicePart part = pool::stale_part(mounted_.pool, device, file);
     return {std::move(file), part, false, false, path};
   } catch (const pool::PoolError&) {
-    // It is what it is.
+    // The device stays as it is.
   }
   const std::string content = pool::describe_content(file);
   if (!content.empty() && !force) {
@@ -74,7 +74,7 @@ DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& 
   return {std::move(file), part, true, content.empty(), path};
 }
 
-// With the memory that will be needed. What a file gets that is refused then, and that held nothing, it loses again.
+// Allocates the memory that will be needed. If the file is refused and was empty before, its blocks are freed again.
 void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   const int descriptor = ::fcntl(entrant.file.fd(), F_DUPFD_CLOEXEC, 3);
   if (descriptor < 0)
@@ -94,7 +94,7 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   entrant.mapped = std::move(mapped);
 }
 
-// The file becomes known to server and engine; nothing uses it yet.
+// Makes the file known to server and engine; nothing uses it yet.
 void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   GPU4FS_CHECK(entrant.mapped.has_value());
   device::MappedFile& mapped = *entrant.mapped;
@@ -105,10 +105,10 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
       mapper_.map_device(device, mapped, entrant.part);
     }
     lock.lock();
-    // Of chunks that came within the engine's reach meanwhile.
+    // Of chunks that became reachable meanwhile.
     mapper_.map_device(device, mapped, entrant.part);
   } catch (...) {
-    // What a GPU has registered stays mapped.
+    // Memory that a GPU has registered stays mapped.
     if (!lock.owns_lock()) lock.lock();
     if (mounted_.setup.gpu != nullptr) mounted_.setup.retired_files.push_back(std::move(mapped));
     throw;
@@ -142,7 +142,7 @@ u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
   return begun.result;
 }
 
-// Durable superblocks of the others name the new device; then it gets its own.
+// Makes superblocks of the others that name the new device durable; then it gets its own.
 void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
   const Status status = host_.checkpoint();
   if (status != Status::ok)
@@ -161,7 +161,7 @@ void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
   throw pool::PoolError(Status::io_error, "no device of the pool has a superblock that names the new one");
 }
 
-// Answers the pages that the device may lack.
+// Returns the pages that the device may lack.
 u64 DeviceExchange::enter(u32 device, Entrant entrant) {
   const format::DevicePart part = entrant.part;
   const bool is_new = entrant.is_new;

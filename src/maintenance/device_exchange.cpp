@@ -39,7 +39,7 @@ u32 DeviceExchange::find_device(const std::string& text) const {
                         fmt::format("'{}' is no device of the pool: neither index, nor path, nor UUID", text));
 }
 
-// The one whose file is there.
+// The stale device whose file is present.
 u32 DeviceExchange::find_stale() const {
   const u64 lost = mounted_.lost_devices();
   std::optional<u32> found;
@@ -71,7 +71,7 @@ std::string DeviceExchange::replace(const std::string& device_text, const std::s
   const GrowthHold hold(grower_);
   try {
     const u32 device = find_device(device_text);
-    // What can be refused is refused before the old device is given up.
+    // Everything that can be refused is refused before the old device is given up.
     Entrant entrant = open_new(device, path, force);
     map_file(device, entrant);
     try {
@@ -102,14 +102,14 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
       return fmt::format("device {} is missing; 'device replace' fills another one", device);
     make_stale(device);
     u64 page_total = 0;
-    // One that failed while it was mounted still is. What its mapping shows may have got no further than the cache of
-    // the system, which forgets that it could not write: it is no reason not to write again.
+    // A device that failed while it was mounted is still mapped. The content of its mapping may have reached only the
+    // system's cache, which forgets a failed write, so it must be written again.
     const bool is_mapped = opened.file.fd() >= 0;
     if (is_mapped) {
       pool::prepare_replacement(mounted_.pool, opened.file, opened.part, false);
       mapper_.prepare_memory(device, mounted_.setup.files[device], grower_.usage());
       {
-        // Not while a trim gives back memory of the same file: what the engine reaches would no longer be the file's.
+        // Not during a trim of the same file: the engine's mapping would differ from the file.
         const std::shared_lock lock(mounted_.tables);
         const std::unique_lock reach = mapper_.hold_reach();
         mapper_.map_device(device, mounted_.setup.files[device], opened.part);

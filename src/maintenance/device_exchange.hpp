@@ -1,13 +1,12 @@
-// Puts a device into a mounted pool in place of one that is lost, or that is to go, and has the
-// rebuilder fill it.
+// Replaces a device of a mounted pool that is lost, or that will be removed, and starts the rebuilder to fill the new
+// one.
 //
-//   replace   another file or block device, with a UUID of its own. So the old one cannot be taken for it: it is
-//             no member of the pool any more, however fresh its contents are
-//   rebuild   the stale device itself, which keeps its UUID: superblocks name it as stale until all that it lacks
-//             is there
+//   replace   another file or block device, with a UUID of its own. So the old device cannot be confused with it: it is
+//             not a member of the pool afterwards, even if its content is fresh
+//   rebuild   the stale device itself, which keeps its UUID: superblocks name it as stale until everything that it
+//             lacks is written
 //
-// The device is opened, locked, mapped and registered as at the mount. Any thread, one call at a
-// time. Host only.
+// The device is opened, locked, mapped and registered as at the mount. Any thread, one call at a time. Host only.
 #pragma once
 
 #include <mutex>
@@ -29,12 +28,12 @@ class DeviceExchange {
   DeviceExchange(MountedPool& mounted, ChunkMapper& mapper, PoolGrower& grower, Rebuilder& rebuilder, PoolHost& host)
       : mounted_(mounted), mapper_(mapper), grower_(grower), rebuilder_(rebuilder), host_(host) {}
 
-  // `device`: index, path or UUID. `force`: what the new one holds does not matter. "" or why not.
+  // `device`: index, path or UUID. `force`: the content of the new one is ignored. Returns "" or why not.
   std::string replace(const std::string& device, const std::string& path, bool force, u64 rate_limit);
   // `device` empty: the only one that is stale or failed.
   std::string rebuild(const std::string& device, u64 rate_limit);
 
-  // Its index, path or UUID. PoolError.
+  // The index of a device by index, path or UUID. PoolError.
   u32 find_device(const std::string& text) const;
 
  private:
@@ -42,8 +41,8 @@ class DeviceExchange {
     pool::DeviceFile file;
     format::DevicePart part;
     bool is_new;       // not a member before
-    bool is_fresh;     // nothing on it is worth looking at
-    std::string spec;  // path, with its layers
+    bool is_fresh;     // it has no useful content
+    std::string spec;  // path with its layers
     std::optional<device::MappedFile> mapped = std::nullopt;
   };
 

@@ -6,7 +6,7 @@
 
 namespace gpu4fs::maintenance {
 
-// Before anybody points into the tables.
+// Before there are pointers into the tables.
 MountedPool::MountedPool(pool::OpenedPool opened, const session::ServerOptions& options)
     : pool(std::move(opened)), setup(session::set_up_engine(options, pool)) {
   pool.devices.reserve(device_count_max);

@@ -1,5 +1,5 @@
-// A mounted pool as all parts of its server share it: devices and chunks, the engine over them, and the locks of both.
-// It outlives the parts. Host only.
+// The state of a mounted pool that all parts of its server share: devices and chunks, the engine over them, and the
+// locks of both. It outlives the parts. Host only.
 #pragma once
 
 #include <mutex>
@@ -17,17 +17,17 @@ namespace gpu4fs::maintenance {
 struct MountedPool {
   // Without an engine yet.
   explicit MountedPool(pool::OpenedPool opened) : pool(std::move(opened)) {}
-  // With its engine, which is not started, and room in the tables for what the pool may become. PoolError.
+  // With its engine, which is not started, and room in the tables for growth. PoolError.
   MountedPool(pool::OpenedPool opened, const session::ServerOptions& options);
 
-  // Of all chunks, as they are now. Any thread.
+  // The current ranges of all chunks. Any thread.
   [[nodiscard]] std::vector<session::ChunkRange> chunk_ranges() const;
-  // As the engine has it, a bit each. Any thread. PoolError.
+  // The engine's view, one bit for each device. Any thread. PoolError.
   [[nodiscard]] u64 lost_devices();
 
   pool::OpenedPool pool;
   session::EngineSetup setup;
-  mutable std::shared_mutex tables;  // of the devices and chunks in the two, see PoolGrower
+  mutable std::shared_mutex tables;  // of the devices and chunks, see PoolGrower
   std::mutex open_close;             // of the engine's sessions, one at a time
 };
 

@@ -1,5 +1,5 @@
-// Gives the engine's command `relocate`, one after the other: files, metadata and chunks of a mounted pool. Used by one
-// thread at a time; must be gone before the engine stops. Host only.
+// Sends the engine's command `relocate`, one after the other, for files, metadata and chunks of a mounted pool. Used by
+// one thread at a time; must be destroyed before the engine stops. Host only.
 #pragma once
 
 #include <functional>
@@ -20,15 +20,15 @@ class PageMover {
     u64 page_count = 0;
     u64 stayed_count = 0;  // pages that cannot be read anywhere
   };
-  // Asked after each command, with the pages that it has moved; false: no more commands.
+  // Called after each command with the pages that it has moved; false: no more commands.
   using GoesOn = std::function<bool(u64 page_count)>;
 
-  // Blocks of a regular file that `mask` (wire::RelocateMask) names. ok also for what is no regular file, or is gone;
-  // cancelled.
+  // Moves blocks of a regular file that `mask` (wire::RelocateMask) selects. ok also for an inode that is not a regular
+  // file or is gone; cancelled.
   Status move_file(u64 inode, u32 mask, const GoesOn& goes_on, Moved* moved);
   // The inode's metadata in frozen chunks: the next checkpoint writes it elsewhere.
   Status move_metadata(u64 inode, const GoesOn& goes_on, Moved* moved);
-  // The first inode from `inode` on, wire::relocate_end: there is none.
+  // The first inode from `inode` on; wire::relocate_end: there is none.
   Status next_inode(u64 inode, u64* found);
 
   Status freeze(u32 chunk);
@@ -36,7 +36,7 @@ class PageMover {
   // By chunk.
   Status chunk_usage(std::vector<wire::ChunkUsage>* usage);
 
-  // Pages of one command at most, 0: as many as go.
+  // The greatest number of pages of one command, 0: no limit.
   void set_command_pages(u64 page_count) { command_pages_ = page_count; }
 
  private:

@@ -3,7 +3,7 @@
 namespace gpu4fs::maintenance {
 namespace {
 
-constexpr u32 forced_mask = 2;  // Opcode::checkpoint: also when nothing has changed
+constexpr u32 forced_mask = 2;  // Opcode::checkpoint: even if nothing has changed
 
 }  // namespace
 

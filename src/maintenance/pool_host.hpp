@@ -1,5 +1,5 @@
-// What the maintenance of a mounted pool asks of the process around it. The server implements it, and tests play it.
-// Host only.
+// The interface through which the maintenance of a mounted pool uses the process around it. The server implements it,
+// and so do tests. Host only.
 #pragma once
 
 #include <string>
@@ -12,20 +12,21 @@ namespace gpu4fs::maintenance {
 
 class PoolHost {
  public:
-  // A command of the management session, which carries out one at a time and waits patiently for each. Any thread but
-  // the one that answers upcalls: the session may wait for that one.
+  // Executes a command in the management session, one at a time, and waits for it with a long deadline. Any thread
+  // except the one that answers upcalls: the session may wait for that one.
   virtual ring::Completion call(wire::Command command) = 0;
 
-  // What the pool is opened with the next time. Under its `tables`. `spec` is a path with its layers.
+  // Changes the devices with which the pool is opened the next time. Under its `tables`. `spec` is a path with its
+  // layers.
   virtual void device_joined(const std::string& spec) = 0;
   virtual void device_left(const std::string& path) = 0;
   virtual void device_replaced(const std::string& path, const std::string& spec) = 0;
 
-  // Flushes that failed do not count for the device with the index any more.
+  // Failed flushes of the device with this index are forgotten.
   virtual void forget_errors(u32 device) = 0;
 
   ring::Completion command(wire::Opcode opcode, u32 mask, u64 inode = 0);
-  // Also when nothing has changed.
+  // Even if nothing has changed.
   Status checkpoint();
 
  protected:

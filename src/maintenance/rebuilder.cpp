@@ -19,7 +19,8 @@ constexpr u32 rebuild_session_depth_log2 = 3;
 constexpr std::size_t pieces_in_flight_max = 8;
 constexpr u64 limited_piece_min = 64;  // pages
 constexpr u32 round_max = 1000;
-constexpr auto round_wait = std::chrono::milliseconds(20);  // for commands that have pages and have not committed them
+constexpr auto round_wait = std::chrono::milliseconds(20);  // for commands that have allocated pages and not committed
+                                                            // them
 
 wire::Command rebuild_command(wire::RebuildStep step) {
   wire::Command command{};
@@ -100,7 +101,7 @@ bool Rebuilder::next_piece(Piece* piece) {
   return true;
 }
 
-// Over all chunks, unless it is to end. "" or what went wrong.
+// Over all chunks, unless it has to end. Returns "" or the error.
 std::string Rebuilder::run_round() {
   chunk_ = 0;
   page_ = 0;
@@ -125,7 +126,7 @@ bool Rebuilder::send_piece(Piece piece) {
   command.inode = piece.chunk;
   command.offset = piece.first;
   command.length = piece.count;
-  // In later rounds what is left may have been filled by readers and writers.
+  // In later rounds, readers and writers may have filled the remaining pages.
   command.mask = is_fresh_ && round_ == 0 ? u32{wire::rebuild_mask_fresh} : 0;
   if (session_.producer().publish(command, &piece.position) != Status::ok) return false;
   session_.port().doorbell();
@@ -133,7 +134,7 @@ bool Rebuilder::send_piece(Piece piece) {
   return true;
 }
 
-// The oldest one. "" or what went wrong.
+// Waits for the oldest piece. Returns "" or the error.
 std::string Rebuilder::await_piece(u64* page_count) {
   const Piece piece = in_flight_.front();
   in_flight_.pop_front();
@@ -152,13 +153,13 @@ std::string Rebuilder::await_piece(u64* page_count) {
   return "";
 }
 
-// What is under way is waited for, whatever became of it.
+// Waits for all pieces that are being filled, whatever their results.
 void Rebuilder::drain() {
   u64 page_count = 0;
   while (!in_flight_.empty()) (void)await_piece(&page_count);
 }
 
-// Patiently: all sessions may be taken for a moment.
+// Waits patiently: all sessions may be in use for a moment.
 Status Rebuilder::look_at_health(session::PoolHealth* health) {
   constexpr u32 attempts_max = 1000;
   for (u32 attempt = 0;; ++attempt) {
@@ -172,7 +173,7 @@ Status Rebuilder::look_at_health(session::PoolHealth* health) {
   }
 }
 
-// All chunks were looked at: if nothing is left, the device becomes a member. "" or what went wrong.
+// All chunks were processed: if nothing is left, the device becomes a member. Returns "" or the error.
 std::string Rebuilder::end_round(bool* is_done) {
   const RebuildReport so_far = report();
   if (so_far.unreadable_count != 0) {
@@ -202,7 +203,7 @@ std::string Rebuilder::end_round(bool* is_done) {
   return "";
 }
 
-// The device is a full one again.
+// Makes the device a full member again.
 void Rebuilder::make_member(u32 device) {
   {
     const std::unique_lock lock(mounted_.tables);

@@ -1,14 +1,13 @@
 // Fills a device of a mounted pool again, in the background (engine/handlers/rebuild_ops.hpp).
 //
 //   Rebuilder rebuilder(mounted, grower, host);
-//   rebuilder.start(job);   // the engine writes the device already
+//   rebuilder.start(job);   // the engine already writes the device
 //   ... pause, resume, set_rate, report ...
-//   rebuilder.job().stop();   // before the engine stops; what is not done then is done anew after the next mount
+//   rebuilder.job().stop();   // before the engine stops; restart an unfinished rebuild after the next mount
 //
-// Pieces of chunks are filled by commands, several at a time. A round over all chunks leaves what
-// was not in a durable checkpoint yet; so a checkpoint and another round follow, until nothing is
-// left. The last checkpoint makes the device a full member. All functions but the constructor are
-// for any thread. Host only.
+// Commands fill pieces of chunks, several at a time. A round over all chunks skips pages that are not in a durable
+// checkpoint yet, so a checkpoint and another round follow until nothing is left. The last checkpoint makes the device
+// a full member. All functions except the constructor are for any thread. Host only.
 #pragma once
 
 #include <deque>
@@ -28,21 +27,21 @@ struct RebuildReport : JobReport {
   u32 device = 0;
   std::string path;
   u64 written_count = 0;     // pages and parities that were written
-  u64 unverified_count = 0;  // pages that match their checksum nowhere: preallocated, or damaged before
+  u64 unverified_count = 0;  // pages that nowhere match their checksum: preallocated, or damaged before
   u64 unreadable_count = 0;  // pages that could not be read anywhere
 };
 
 struct RebuildJob {
   u32 device = 0;
   std::string path;
-  bool is_fresh = false;  // it holds nothing, so that it is not looked at first
+  bool is_fresh = false;  // it has no content, so it is not read first
   u64 page_total = 0;
   u64 rate_limit = 0;
 };
 
 class Rebuilder final : private JobWork {
  public:
-  // Everything outlives it. PoolError when no session is left.
+  // Everything outlives it. PoolError if no session is left.
   Rebuilder(MountedPool& mounted, PoolGrower& grower, PoolHost& host);
 
   // "" or why not.
@@ -51,7 +50,7 @@ class Rebuilder final : private JobWork {
   [[nodiscard]] bool is_busy() const { return job_.is_busy(); }
   [[nodiscard]] RebuildReport report() const;
 
-  // A command of the engine's `rebuild` with data, by the threads that begin one.
+  // Executes a command of the engine's `rebuild` with data, for the threads that start a rebuild.
   ring::Completion call(wire::Command command, const void* data, u64 bytes);
 
  private:
@@ -76,11 +75,11 @@ class Rebuilder final : private JobWork {
   MountedPool& mounted_;
   PoolGrower& grower_;
   PoolHost& host_;
-  session::ServerSession session_;  // of the thread
+  session::ServerSession session_;  // used by the thread
   std::mutex call_mutex_;
   session::ServerSession call_session_;
   RebuildReport report_;  // under the job's lock
-  // Set before the work begins, and of the thread then:
+  // Set before the work begins, then used by the thread:
   std::vector<session::ChunkRange> chunks_;
   bool is_fresh_ = false;
   u32 round_ = 0;

@@ -42,14 +42,14 @@ JobOutcome Relocator::run() {
   Status status = collect_files(&files);
   PageMover mover(*mounted_.setup.host, mounted_.open_close);
   if (status == Status::ok) status = move_files(files, mover);
-  // What was moved is durable, and its old places are free.
+  // Afterwards the moved blocks are durable, and their old places are free.
   const Status written = host_.checkpoint();
   if (status == Status::ok) status = written;
   if (status == Status::ok) return {true, ""};
   return {false, status == Status::cancelled && job_.is_to_end() ? "" : status_text(status)};
 }
 
-// The file, or those below the directory, each once.
+// The file, or all files below the directory, each once.
 Status Relocator::collect_files(std::vector<u64>* files) {
   const u64 top = report().inode;
   const bool recursive = job_.locked([this] { return recursive_; });
@@ -69,7 +69,7 @@ Status Relocator::collect_files(std::vector<u64>* files) {
     const u64 inode = waiting.back();
     waiting.pop_back();
     listed = inspector.read_directory(inode, false, &entries);
-    // Removed meanwhile.
+    // It was removed meanwhile.
     if (listed != Status::ok && listed != Status::stale) return listed;
     if (listed == Status::stale) continue;
     for (const session::DirectoryEntry& entry : entries) {

@@ -1,9 +1,9 @@
 // Moves pages of a mounted pool while it is in use (engine/handlers/relocate_ops.hpp):
 //
-//   in the background, one job at a time: files get the profile that they ask for (`gpu4fs convert`), or are put
-//   together (`gpu4fs defragment`); start, report, job()
+//   in the background, one job at a time: moves files to their profile (`gpu4fs convert`), or joins their pieces
+//   (`gpu4fs defragment`); start, report, job()
 //
-//   at once, for whoever calls: chunks are emptied
+//   at once, for the caller: empties chunks
 //
 // All functions are for any thread. Host only.
 #pragma once
@@ -28,7 +28,8 @@ struct RelocationJob {
   u64 rate_limit = 0;      // bytes/s, 0: none
 };
 
-// `page_count` is what was moved, time left is reckoned by files; `file_total` is 0 while they are being looked for.
+// `page_count` is the number of moved pages. The remaining time is calculated from files; `file_total` is 0 while they
+// are being collected.
 struct RelocationReport : JobReport {
   RelocationKind kind = RelocationKind::convert;
   u64 inode = 0;
@@ -45,12 +46,12 @@ class Relocator final : private JobWork {
   BackgroundJob& job() { return job_; }
   [[nodiscard]] RelocationReport report() const;
 
-  // Freezes the chunks and moves all that they hold; they stay frozen, unless they cannot all be frozen: then those
-  // that this call has frozen are not. PoolError when no session is left.
+  // Freezes the chunks and moves all their pages. They stay frozen. If not all of them can be frozen, those that this
+  // call froze are unfrozen. PoolError if no session is left.
   RelocationResult empty_chunks(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on);
-  // They give out pages again. PoolError.
+  // Pages are allocated in them again. PoolError.
   Status unfreeze_chunks(const std::vector<u32>& chunks);
-  // By chunk: what is in use. PoolError.
+  // By chunk: the pages in use. PoolError.
   Status chunk_usage(std::vector<wire::ChunkUsage>* usage);
 
  private:
@@ -63,7 +64,7 @@ class Relocator final : private JobWork {
   MountedPool& mounted_;
   PoolHost& host_;
   RelocationReport report_;  // under the job's lock
-  bool recursive_ = false;   // the same
+  bool recursive_ = false;   // also under the job's lock
   BackgroundJob job_;
 };
 

@@ -83,7 +83,7 @@ void Scrubber::begin() {
   job_.locked([&] { report_.page_total = health.record.page_used; });
 }
 
-// Writes the progress as it is now. On a read-only pool nothing is kept.
+// Writes the current progress. On a read-only pool nothing is kept.
 void Scrubber::keep(bool durably) {
   ScrubReport kept = job_.locked([this] {
     ScrubReport report = report_;
@@ -112,12 +112,12 @@ std::optional<Scrubber::Range> Scrubber::next_range() const {
   return std::nullopt;
 }
 
-// Answers how many of its pages were verified.
+// Returns how many of its pages were verified.
 u64 Scrubber::verify(const Range& range) {
   const session::ChunkRange& chunk = setup_.chunks[range.chunk];
   const session::PoolInspector::Verified verified = inspector_.verify(range.chunk, range.first, range.count);
   if (verified.status == Status::engine_died || verified.status == Status::engine_stopped) {
-    // Nothing more will be verified; the position is where the next mount goes on.
+    // No more pages will be verified; the next mount continues at this position.
     job_.locked([&] { report_.position = chunk.base_address + range.first * page_size; });
     job_.rest(status_text(verified.status));
     return 0;
@@ -147,8 +147,8 @@ void Scrubber::drop_suspects() {
   report_.suspect_count = 0;
 }
 
-// Everything is verified: suspects become damage, or nothing. False: it was paused, or is to end, and they stay
-// suspects.
+// Everything is verified: each suspect turns out to be damage or not. False: the job was paused or has to end, and they
+// stay suspects.
 bool Scrubber::judge_suspects() {
   OwnedDamage found;
   pool::PageRuns suspects = job_.locked([this] {

@@ -1,13 +1,13 @@
-// Scrubs a mounted pool in the background: every page in use is verified by the engine, a range at a time.
+// Scrubs a mounted pool in the background: the engine verifies every page in use, a range at a time.
 //
-//   Scrubber scrubber(setup);   // goes on with a scrub that a former mount left running
+//   Scrubber scrubber(setup);   // continues a scrub that an earlier mount left running
 //   scrubber.start(rate);  ... pause, resume, cancel, report ...
-//   scrubber.job().stop();      // before the engine stops; what runs stays "running" for the next mount
+//   scrubber.job().stop();      // before the engine stops; a running scrub stays "running" for the next mount
 //
-// Pages that do not match are suspects at first; at the end of the scrub they become damage with an owner
-// (maintenance/damage_owners.hpp). Progress is kept durably (scrub_progress.hpp) when the state changes and every some
-// seconds; a scrub that was cut off begins again at the first suspect, so counts of pages verified are a little too
-// high then, and no damage is forgotten. All functions but the constructor are for any thread. Host only.
+// Pages that do not match are suspects at first. At the end of the scrub they become damage with an owner
+// (maintenance/damage_owners.hpp). Progress is stored durably (scrub_progress.hpp) when the state changes and every few
+// seconds. An interrupted scrub continues at the first suspect. Then the number of verified pages is slightly too high,
+// and no damage is forgotten. All functions except the constructor are for any thread. Host only.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ struct ScrubSetup {
 
 class Scrubber final : private JobWork {
  public:
-  // PoolError when no session is left.
+  // PoolError if no session is left.
   explicit Scrubber(ScrubSetup setup);
 
   // "" or why not.
@@ -60,12 +60,12 @@ class Scrubber final : private JobWork {
   void drop_suspects();
 
   ScrubSetup setup_;
-  session::PoolInspector inspector_;  // of the thread
+  session::PoolInspector inspector_;  // used by the thread
   // Under the job's lock:
   ScrubReport report_;
   pool::PageRuns suspects_;
-  bool begins_ = false;                            // the numbers of a new scrub have yet to be set
-  std::chrono::steady_clock::time_point kept_at_;  // of the thread: when progress was last kept
+  bool begins_ = false;                            // the numbers of a new scrub still have to be set
+  std::chrono::steady_clock::time_point kept_at_;  // used by the thread: when progress was last kept
   BackgroundJob job_;
 };
 

@@ -48,7 +48,7 @@ void SpareDevices::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Bytes that a member needs, of the one that needs least.
+// The least size in bytes that a spare needs to replace any member.
 u64 SpareDevices::bytes_least() const {
   const std::shared_lock lock(mounted_.tables);
   u64 least = ~u64{0};
@@ -86,7 +86,7 @@ std::string SpareDevices::add(const std::string& path, bool force) {
     }
     const u64 size_bytes = file.size_bytes();
     spares_.push_back({path, std::move(file), size_bytes});
-    // For one that was lost when there was none.
+    // For a device that was lost while there was no spare.
     is_look_due_ = true;
     changed_.notify_all();
     return "";
@@ -134,7 +134,7 @@ void SpareDevices::run() {
   }
 }
 
-// Not under the lock: it asks the engine.
+// Without the lock, because it asks the engine.
 u64 SpareDevices::lost_devices(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const u64 lost = mounted_.lost_devices();
@@ -142,10 +142,10 @@ u64 SpareDevices::lost_devices(std::unique_lock<std::mutex>& lock) {
   return lost;
 }
 
-// One after the other: a pool fills one device at a time. Somebody else may put one in as well, so that each look asks
-// anew what is lost.
+// One after the other: a pool fills one device at a time. A user may replace a device as well, so each iteration asks
+// anew which devices are lost.
 void SpareDevices::replace_lost(std::unique_lock<std::mutex>& lock) {
-  u64 without = 0;  // none will do for these
+  u64 without = 0;  // no spare is suitable for these
   while (!ending_ && !spares_.empty()) {
     lock.unlock();
     const bool is_busy = rebuilder_.is_busy();
@@ -161,7 +161,7 @@ void SpareDevices::replace_lost(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-// The first that will do.
+// The first suitable spare.
 bool SpareDevices::find_replacement(std::unique_lock<std::mutex>& lock, u32 device) {
   for (Spare& spare : spares_) spare.state = SpareState::waiting;
   while (!ending_) {
@@ -182,7 +182,7 @@ bool SpareDevices::find_replacement(std::unique_lock<std::mutex>& lock, u32 devi
 bool SpareDevices::try_spare(std::unique_lock<std::mutex>& lock, std::list<Spare>::iterator spare, u32 device) {
   spare->state = SpareState::taken;
   const std::string path = spare->path;
-  // The exchange locks it itself.
+  // The exchange locks the file itself.
   spare->file = pool::DeviceFile::absent(path);
   lock.unlock();
   std::string problem;
@@ -192,7 +192,7 @@ bool SpareDevices::try_spare(std::unique_lock<std::mutex>& lock, std::list<Spare
     if (!problem.empty())
       file = pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
   } catch (const std::exception& error) {
-    // Such as one that the pool could not let go of again.
+    // For example a file that the pool could not release.
     problem += fmt::format("{}{}; it is no spare any more", problem.empty() ? "" : "; ", error.what());
   }
   lock.lock();

@@ -1,11 +1,11 @@
-// Devices that wait to take the place of one that is lost (mount option `spare=`, `gpu4fs device spare`).
+// Devices that wait to replace a lost one (mount option `spare=`, `gpu4fs device spare`).
 //
 //   SpareDevices spares(mounted, exchange, rebuilder);
 //   spares.add(path, force);      // checked and locked; nothing is written to it
-//   spares.device_lost();         // any thread, at once: the first spare that is large enough takes its place
-//   spares.stop();                // before the exchange goes
+//   spares.device_lost();         // any thread, returns at once: the first spare that is large enough replaces it
+//   spares.stop();                // before the exchange is destroyed
 //
-// Spares are known to this mount alone: the medium does not name them. All functions but the constructor are for any
+// Only this mount knows the spares: the medium does not name them. All functions except the constructor are for any
 // thread. Host only.
 #pragma once
 
@@ -26,8 +26,8 @@ namespace gpu4fs::maintenance {
 
 enum class SpareState {
   waiting,
-  taken,    // it is being put in the place of a device
-  refused,  // it could not be, the last time one was lost
+  taken,    // it is replacing a device
+  refused,  // the last attempt to use it failed
 };
 
 const char* spare_state_name(SpareState state);
@@ -46,12 +46,12 @@ class SpareDevices {
   SpareDevices(const SpareDevices&) = delete;
   SpareDevices& operator=(const SpareDevices&) = delete;
 
-  // "" or why not. `force`: also one that holds something.
+  // Returns "" or why not. `force`: also a file that holds something.
   std::string add(const std::string& path, bool force);
   std::string remove(const std::string& path);
   [[nodiscard]] std::vector<SpareReport> list() const;
 
-  // Also when the one that took a device's place is lost itself: then the next does.
+  // Also if a spare that replaced a device is lost itself: then the next spare is used.
   void device_lost();
   void stop();
 

@@ -24,7 +24,7 @@ bool ChunkMaker::take(const ring::Upcall& upcall) {
   return true;
 }
 
-// One chunk of a class for all that ask for it meanwhile. Those who ask when it ends get none.
+// Creates one chunk of a class for all commands that have requested it. Commands that request it at the end get none.
 void ChunkMaker::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -55,7 +55,7 @@ Status ChunkMaker::make_chunk(u32 page_class) {
     grower_.tell_engine();
     return is_refused ? Status::no_space : Status::io_error;
   } catch (const std::exception& error) {
-    // No memory for the chunk's state, in the engine's place for it or here.
+    // There is no memory for the chunk's state, in the engine's part or here.
     log(LogLevel::error, fmt::format("no chunk could be made: {}", error.what()));
     return Status::no_space;
   }

@@ -1,12 +1,13 @@
-// The thread that makes chunks when the engine runs out of room in those that there are.
+// The thread that creates chunks when the engine runs out of room in the existing ones.
 //
 //   ChunkMaker maker(grower);
 //   maker.start(session);        // of its own, for the answers
-//   maker.take(upcall);          // by the thread that answers upcalls; false: that one answers
-//   maker.stop();                // what was taken is answered; the engine and the upcall thread still run
+//   maker.take(upcall);          // by the thread that answers upcalls; false: that thread answers
+//   maker.stop();                // accepted upcalls are answered; the engine and the upcall thread still run
 //   maker.close_session();       // before the engine stops
 //
-// A chunk takes a checkpoint, and the upcall thread flushes for it: so that one must not wait for a chunk. Host only.
+// A chunk takes a checkpoint, and the upcall thread flushes for it, so the upcall thread must not wait for a chunk.
+// Host only.
 #pragma once
 
 #include <condition_variable>
@@ -28,9 +29,9 @@ class ChunkMaker {
   ChunkMaker& operator=(const ChunkMaker&) = delete;
 
   void start(std::unique_ptr<session::ServerSession> session);
-  // An upcall `make_chunk`. False: nobody makes a chunk, not yet or not any more.
+  // An upcall `make_chunk`. False: this thread does not run.
   bool take(const ring::Upcall& upcall);
-  // Nothing if it was not started.
+  // Does nothing if it was not started.
   void stop();
   void close_session() { session_.reset(); }
 
@@ -42,7 +43,7 @@ class ChunkMaker {
   std::unique_ptr<session::ServerSession> session_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<ring::Upcall> wanted_;  // under mutex_: without answer
+  std::vector<ring::Upcall> wanted_;  // under mutex_: not answered yet
   bool ends_ = false;                 // under mutex_
   std::thread thread_;                // under mutex_ when it begins
 };

@@ -8,8 +8,8 @@
 namespace gpu4fs::server {
 namespace {
 
-constexpr u32 trim_passes = 3;         // after a change: what is free has to be so for two
-constexpr u64 trim_runs_at_once = 16;  // of up to 128 MiB, or a chunk
+constexpr u32 trim_passes = 3;         // after a change: a region must be free for two
+constexpr u64 trim_runs_at_once = 16;  // of up to 128 MiB each, or a chunk
 
 }  // namespace
 
@@ -26,8 +26,8 @@ void CommitTimer::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Idle pools are left alone: without a command since the last look nothing can have changed. What a checkpoint made
-// free goes back to the system, and what a former mount left, a little each time.
+// Idle pools are left alone: without a command since the last test nothing can have changed. Memory that a checkpoint
+// freed or an earlier mount left returns to the system, a little each time.
 void CommitTimer::run(CommitPace pace) {
   u64 commands_seen = ~u64{0};
   u32 passes = pace.discards ? 1 : 0;
@@ -48,7 +48,7 @@ void CommitTimer::run(CommitPace pace) {
     }
     if (passes != 0) {
       const maintenance::TrimReport report = trimmer_.trim(trim_runs_at_once);
-      commands_seen += report.command_count;  // which change nothing
+      commands_seen += report.command_count;  // these change nothing
       passes -= report.is_complete ? 1 : 0;
     }
     lock.lock();

@@ -1,8 +1,8 @@
-// The thread that asks for checkpoints, so that changes become durable by themselves, and has free memory given back.
+// The thread that requests checkpoints, which make changes durable, and returns free memory to the system.
 //
 //   CommitTimer timer(mounted, host, trimmer, death);
 //   timer.start({.interval_s = 5, .discards = true});
-//   timer.stop();   // while the engine runs: a checkpoint under way is waited for
+//   timer.stop();   // while the engine runs: waits for a running checkpoint
 //
 // It also reports the engine's death. Host only.
 #pragma once
@@ -20,7 +20,7 @@ namespace gpu4fs::server {
 
 struct CommitPace {
   unsigned interval_s = 0;
-  bool discards = false;  // memory of what is free goes back to the system
+  bool discards = false;  // memory of free regions returns to the system
 };
 
 class CommitTimer {
@@ -33,7 +33,7 @@ class CommitTimer {
   CommitTimer& operator=(const CommitTimer&) = delete;
 
   void start(CommitPace pace);
-  // Nothing if it was not started.
+  // Does nothing if it was not started.
   void stop();
 
  private:

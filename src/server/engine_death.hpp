@@ -1,4 +1,4 @@
-// The report that a mount's engine has died: once, by whichever thread sees it first. Host only.
+// Reports once that a mount's engine has died, from the thread that sees it first. Host only.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class EngineDeath {
   EngineDeath(const EngineDeath&) = delete;
   EngineDeath& operator=(const EngineDeath&) = delete;
 
-  // Called once, by the thread that reports. Set before threads report.
+  // Called once, by the reporting thread. Set before any thread reports.
   void on_death(std::function<void()> handler) { handler_ = std::move(handler); }
 
   // The first call that finds the engine dead writes it to the log and calls the handler. Any thread.

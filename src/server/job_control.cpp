@@ -122,13 +122,13 @@ BackgroundJob& job_of(const JobControl& control, Subject subject) {
   return subject == Subject::relocation ? control.relocator.job() : control.reshaper.job();
 }
 
-// "" or what is wrong with the request's limit, bytes a second; 0 without one.
+// Reads the request's limit in bytes a second; 0 without one. Returns "" or the error.
 std::string read_rate(const JsonValue& request, u64* limit) {
   const JsonValue& rate = request["rate"];
   *limit = 0;
   if (rate.kind == JsonValue::Kind::null) return {};
   if (rate.kind != JsonValue::Kind::number) return "'rate' is no number";
-  // Not a number is not in the range either.
+  // NaN is not in the range either.
   if (!(rate.number >= 0 && rate.number <= rate_limit_max)) return "'rate' is out of range";
   *limit = static_cast<u64>(rate.number);
   return {};
@@ -161,7 +161,7 @@ std::string start_removal(const JobControl& control, const JsonValue& request, u
   }
 }
 
-// All of these answer "" or why not.
+// All of these return "" or why not.
 std::string change_job(const JobControl& control, Subject subject, const std::string& what, const JsonValue& request) {
   u64 rate = 0;
   std::string problem = read_rate(request, &rate);

@@ -1,15 +1,15 @@
-// What the control socket answers about the jobs of a mounted pool and about spare devices. Requests:
+// The control socket's answers about the jobs of a mounted pool and about spare devices. Requests:
 //
-//   scrub-start    "rate": bytes a second, 0 or absent: as fast as it goes
-//   device-replace "device": index, path or UUID; "path": of the one that comes; "force"; "rate"
-//   device-rebuild "device", or "": the only one that is stale; "rate"
-//   relocate-start "kind": convert or defragment; "inode": a file or a directory; "recursive"; "rate"
-//   device-remove  "device"; "rate"
-//   balance        "rate"
+//   scrub-start     "rate": bytes a second, 0 or absent: as fast as possible
+//   device-replace  "device": index, path or UUID; "path": of the new one; "force"; "rate"
+//   device-rebuild  "device", or "": the only one that is stale; "rate"
+//   relocate-start  "kind": convert or defragment; "inode": a file or a directory; "recursive"; "rate"
+//   device-remove   "device"; "rate"
+//   balance         "rate"
 //   scrub-, rebuild-, relocate-, reshape- with pause, resume, cancel (not of a rebuild), rate ("rate"; not of a scrub),
 //   status
-//   spare-add      "path", "force"
-//   spare-remove   "path"
+//   spare-add       "path", "force"
+//   spare-remove    "path"
 //   spare-list
 //
 // They answer with a member "scrub", "rebuild" (device-replace and -rebuild too), "relocation", "reshape"
@@ -42,7 +42,7 @@ struct JobControl {
 bool is_job_request(const std::string& what);
 // One line of JSON without its end. Any thread.
 std::string answer_job(const JobControl& control, const std::string& what, const JsonValue& request);
-// All of them: members of the answer to `status`.
+// All jobs, as members of the answer to `status`.
 void add_jobs(JsonWriter& json, const JobControl& control);
 
 }  // namespace gpu4fs::server

@@ -21,14 +21,14 @@ std::string one_line(const JsonWriter& json) {
   return line;
 }
 
-// Why no changes are taken, "" if they are.
+// Why changes are refused, "" if they are accepted.
 const char* refusal_text(u32 flags) {
   if ((flags & wire::health_checkpoint_failed) != 0) return "a checkpoint could not be written";
   if ((flags & wire::health_changes_stopped) != 0) return "metadata is damaged";
   return (flags & wire::health_read_only) != 0 ? "mounted read-only" : "";
 }
 
-// Pages of the table that have been freed or written anew since leave it. True: some have.
+// Removes pages from the table that were freed or rewritten meanwhile. True: there were some.
 bool drop_healed_pages(session::PoolInspector& inspector, const pool::OpenedPool& pool,
                        const session::PoolHealth& health) {
   bool dropped = false;
@@ -77,7 +77,7 @@ void add_damaged_files(JsonWriter& json, session::PoolInspector& inspector, cons
   json.end();
 }
 
-// ok, missing, stale, rebuilding, or failed: it was here at the mount.
+// ok, missing, stale, rebuilding, or failed: it was present at the mount.
 const char* device_state(const pool::OpenedDevice& device, const wire::HealthRecord& health, u32 index) {
   if ((health.rebuilding_devices >> index & 1) != 0) return "rebuilding";
   if ((health.failed_devices >> index & 1) == 0) return "ok";
@@ -213,7 +213,7 @@ std::string PoolControl::join_devices(const JsonValue& request) const {
   json.end();
   if (!problem.empty()) return session::control_error(problem);
   try {
-    // Where several classes share the space, each takes chunks when it needs them.
+    // If several classes share the space, each takes chunks when it needs them.
     json.add("chunks", context_.grower.is_mixed() ? 0 : context_.grower.add_chunks(~u64{0}));
   } catch (const pool::PoolError& error) {
     return session::control_error(

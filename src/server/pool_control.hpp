@@ -1,12 +1,12 @@
-// What a mounted pool's control socket answers. Requests are objects with a member "request":
+// The answers of a mounted pool's control socket. Requests are objects with a member "request":
 //
 //   status         pool, engine, epochs, devices with their errors, damaged files by path, the scrub
-//   device-add     "paths": files that become members, "force": also if they hold something; and all their space
-//                  becomes chunks. Answers with the devices' numbers and how many chunks were made
-//   chunks-add     "count": so many chunks at most of the space that belongs to none
-//   trim           memory of all free regions goes back to the system. Answers with "regions" and "bytes"
-//   of jobs and spare devices: see server/job_control.hpp
-//   end-engine     the engine dies as by a fault of its own; only where the mount allows it, for tests
+//   device-add     "paths": files that become members, "force": also if they hold something. All their space becomes
+//                  chunks. Answers with the devices' numbers and the number of new chunks
+//   chunks-add     "count": at most this number of chunks from the space outside of chunks
+//   trim           memory of all free regions returns to the system. Answers with "regions" and "bytes"
+//   jobs and spare devices: see server/job_control.hpp
+//   end-engine     the engine dies as by a fault of its own; only if the mount allows it, for tests
 //
 // Host only.
 #pragma once

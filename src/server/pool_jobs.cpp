@@ -22,7 +22,7 @@ PoolJobs::PoolJobs(const JobParts& parts, const std::vector<std::string>& spare_
   open_spares(spare_paths);
 }
 
-// Spares that will not do are no reason not to mount.
+// A mount does not fail because of unsuitable spares.
 void PoolJobs::open_spares(const std::vector<std::string>& paths) {
   if (!mounted_.pool.read_only) {
     for (const std::string& path : paths) {
@@ -31,11 +31,11 @@ void PoolJobs::open_spares(const std::vector<std::string>& paths) {
     }
   }
   upcalls_.set_spares(&spares_);
-  if (!mounted_.pool.read_only) spares_.device_lost();  // one may have been, while nobody could be told
+  if (!mounted_.pool.read_only) spares_.device_lost();  // one may have been lost before the spares could be told
 }
 
-// The reshaper moves pages by the relocator, so it ends first. The spares' thread begins rebuilds, so it ends before
-// the rebuilder. The scrubber needs none of them and ends with its destructor.
+// The reshaper moves pages with the relocator, so it ends first. The thread of the spares starts rebuilds, so it ends
+// before the rebuilder. The scrubber needs none of them and ends with its destructor.
 void PoolJobs::stop() {
   reshaper_.job().stop();
   relocator_.job().stop();

@@ -1,7 +1,7 @@
-// What goes on in the background of a mounted pool, or changes its devices: made and ended together.
+// The background jobs of a mounted pool and the changes of its devices: made and ended together.
 //
-//   PoolJobs jobs(parts, spare_paths);   // a scrub that a former mount left running goes on; PoolError
-//   jobs.stop();                         // before the engine stops; nothing is asked of them any more
+//   PoolJobs jobs(parts, spare_paths);   // a scrub that an earlier mount left running continues; PoolError
+//   jobs.stop();                         // before the engine stops; no requests afterwards
 //
 // Host only.
 #pragma once
@@ -24,13 +24,13 @@
 
 namespace gpu4fs::server {
 
-// What the jobs work with. Everything outlives them.
+// The parts that the jobs use. Everything outlives them.
 struct JobParts {
   maintenance::MountedPool& mounted;
   maintenance::ChunkMapper& mapper;
   maintenance::PoolGrower& grower;
   maintenance::PoolHost& host;
-  UpcallServer& upcalls;  // tells the spares of losses
+  UpcallServer& upcalls;  // tells the spares about losses
 };
 
 class PoolJobs {
@@ -55,7 +55,7 @@ class PoolJobs {
 
   maintenance::MountedPool& mounted_;
   UpcallServer& upcalls_;
-  // In this order, and gone in the opposite one.
+  // Made in this order, and destroyed in the opposite one.
   maintenance::Scrubber scrubber_;
   maintenance::Rebuilder rebuilder_;
   maintenance::DeviceExchange exchange_;

@@ -19,7 +19,7 @@ namespace {
 constexpr u32 session_depth_log2 = 6;
 constexpr u32 checkpoint_mask_clean = 1;  // Opcode::checkpoint: the last one, the pool is left clean
 
-// Generations of the mount before are known to clients, but after a crash not to the pool.
+// Clients know generations of the previous mount, but after a crash the pool may not.
 u32 generation_skip_after(const pool::OpenedPool& pool, const RecoveryReport& recovery) {
   constexpr u32 skip_max = 65535;
   const bool was_clean = pool.superblock.clean != 0 && recovery.records_replayed == 0;
@@ -30,7 +30,7 @@ RecoveryReport recover_before(const session::ServerOptions& options) {
   return options.purpose == session::ServerPurpose::mount ? recover_pool(options) : RecoveryReport{};
 }
 
-// Devices that lag behind are brought up to date. What the options leave open and the pool says is filled in.
+// Devices that lag behind are updated. Options that were left open are set from the pool.
 pool::OpenedPool open_for(session::ServerOptions& options, const RecoveryReport& recovery) {
   pool::OpenPoolOptions open;
   open.device_paths = options.device_paths;
@@ -157,16 +157,16 @@ void PoolServer::load_state() {
 
 // The order of the end:
 //
-//   1. The control socket, so that nobody asks for anything any more, then the jobs, in their own order (PoolJobs).
-//   2. The threads that give commands by themselves. Those commands may wait for upcalls, so the upcall thread still
-//      runs: the commit timer, then the chunk maker, which answers what it has taken.
-//   3. The last checkpoint, which the upcall thread flushes for.
-//   4. The upcall thread, for which no command waits any more.
-//   5. The sessions, which end when their commands have: they are closed while the engine runs.
+//   1. The control socket, so that there are no more requests, then the jobs, in their own order (PoolJobs).
+//   2. The threads that send commands by themselves. These commands may wait for upcalls, so the upcall thread still
+//      runs: the commit timer, then the chunk maker, which answers accepted upcalls.
+//   3. The last checkpoint, for which the upcall thread flushes.
+//   4. The upcall thread, for which no command waits at this time.
+//   5. The sessions, which end when their commands have ended: they are closed while the engine runs.
 //   6. The engine.
 //
-// It is the same for an engine that has died: its sessions' commands fail at once, and the upcall thread has ended by
-// itself or ends when it is asked.
+// The order is the same for a dead engine: its sessions' commands fail at once, and the upcall thread has ended by
+// itself or ends when it is stopped.
 bool PoolServer::stop() {
   if (!started_) return true;
   started_ = false;
@@ -184,8 +184,8 @@ bool PoolServer::stop() {
   return is_written;
 }
 
-// A pool whose state could not be loaded is left as it was found. False: it should have been written, and the log says
-// why it was not.
+// A pool whose state could not be loaded is left unchanged. False: it should have been written, and the log says why it
+// was not.
 bool PoolServer::write_last_checkpoint() {
   Status status = Status::ok;
   if (GPU4FS_MUTANT(last_checkpoint_skipped, !mounted_.pool.read_only, false) && loaded_) {

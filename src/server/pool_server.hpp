@@ -1,13 +1,13 @@
-// The management process's side of a mounted pool. It makes the parts that the work is done by, connects them, and ends
-// them in the right order.
+// The management process's side of a mounted pool. It makes the parts, connects them, and ends them in the right order.
 //
 //   PoolServer server(options);   // recovers the pool, opens and locks the devices, builds the engine; PoolError
-//   server.start();               // the pool's state is loaded, orphans are freed; PoolError
+//   server.start();               // loads the pool's state, frees orphans; PoolError
 //   ... open_session() ...        // by front ends of this process
-//   server.stop();                // last checkpoint, engine ends; sessions must be gone
+//   server.stop();                // last checkpoint, engine ends; sessions must be closed
 //
-// Its parts have threads: one answers upcalls (UpcallServer), one makes chunks (ChunkMaker), one asks for checkpoints
-// (CommitTimer), one is for each job and one for the spares (PoolJobs), and the control socket has some. Host only.
+// Its parts have threads: one answers upcalls (UpcallServer), one creates chunks (ChunkMaker), one requests checkpoints
+// (CommitTimer), there is one for each job and one for the spares (PoolJobs), and the control socket has some. Host
+// only.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@
 
 namespace gpu4fs::server {
 
-// What a front end of this process needs of a session. `owner` keeps it open.
+// The parts of a session for a front end of this process. `owner` keeps it open.
 struct LocalSession {
   ring::RingProducer producer{};
   ring::EnginePort* port = nullptr;
@@ -58,60 +58,60 @@ class PoolServer final : private maintenance::PoolHost {
 
   void start();
 
-  // Called once, by a thread of the server, when the engine has died; the pool is as after a crash then. Before
+  // Called once, by a thread of the server, when the engine has died; then the pool is as after a crash. Set before
   // start().
   void on_death(std::function<void()> handler) { death_.on_death(std::move(handler)); }
 
-  // The clean unmount. False: the last checkpoint could not be written; the pool is as of the one
-  // before, and the log says why. Called by the destructor if need be.
+  // The clean unmount. False: the last checkpoint could not be written; the pool has the state of the previous one, and
+  // the log says why. The destructor calls it if necessary.
   bool stop();
 
-  // A trusted session: the front end names the caller of each command and has checked permissions.
-  // PoolError when there are too many. Any thread.
+  // A trusted session: the front end names the caller of each command and has checked permissions. PoolError if there
+  // are too many. Any thread.
   LocalSession open_session(u64 data_bytes);
-  // One for internal commands, to be gone before stop(). PoolError.
+  // A session for internal commands, to be closed before stop(). PoolError.
   std::unique_ptr<session::ServerSession> open_internal_session(u64 data_bytes);
 
-  // As it was opened.
+  // As it was when the pool was opened.
   [[nodiscard]] const format::Superblock& superblock() const { return mounted_.pool.superblock; }
 
-  // Ends like a crash: nothing more is written.
+  // Ends as by a crash: nothing more is written.
   void abandon();
 
-  // One line for the user: which engine runs, and why that one.
+  // One line for the user: which engine runs, and why.
   [[nodiscard]] std::string engine_text() const;
   [[nodiscard]] TraceTotals engine_trace() const { return mounted_.setup.host->trace(); }
   [[nodiscard]] bool uses_gpu() const { return mounted_.setup.gpu != nullptr; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return mounted_.pool.warnings; }
   [[nodiscard]] std::string statistics_json() const;
-  // What was done to bring the pool to its last state before it was opened.
+  // The work that brought the pool to its last state before it was opened.
   [[nodiscard]] const RecoveryReport& recovery() const { return recovery_; }
 
   engine::EngineHost& engine() { return *mounted_.setup.host; }
-  // Chunks that came within the engine's reach since the start, one by one.
+  // The number of chunks that were made reachable since the start, one by one.
   [[nodiscard]] u64 mapped_chunk_count() const { return mapper_.mapped_count(); }
-  // For a check: memory of the chunk comes within the engine's reach, of regions with a page in `allocated`, or, where
-  // that has no words, of all. What fails here the engine asks for itself.
+  // For a check: makes memory of the chunk reachable, of regions with a page in `allocated` or, if that is empty, of
+  // all. If this fails, the engine requests the memory itself.
   void reach_regions(u32 chunk, const std::vector<u64>& allocated) { mapper_.reach_regions(chunk, allocated); }
 
-  // To open the pool again with: devices that were replaced are not among them.
+  // The devices for opening the pool again, without those that were replaced.
   [[nodiscard]] std::vector<std::string> device_paths();
-  // A device was lost or replaced since the mount, so that it may take the option `degraded` to go on.
+  // A device was lost or replaced since the mount, so a restart may need the option `degraded`.
   [[nodiscard]] bool has_lost_devices() const { return upcalls_.has_lost_devices() || has_replaced_devices_; }
 
-  // How often changes that had been acknowledged could not be written (engine/write_errors.hpp), since the mount.
+  // The number of times, since the mount, that acknowledged changes could not be written (engine/write_errors.hpp).
   [[nodiscard]] u64 write_errors() const;
   // Of the control socket, "" without one.
   [[nodiscard]] std::string control_path() const { return control_socket_ ? control_socket_->path() : ""; }
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }
   maintenance::Scrubber& scrubber() { return jobs_->scrubber(); }
-  // While the server is started, but for a check.
+  // While the server is started, except for a check.
   maintenance::PoolGrower& grower() { return grower_; }
   maintenance::Rebuilder& rebuilder() { return jobs_->rebuilder(); }
   maintenance::DeviceExchange& exchange() { return jobs_->exchange(); }
   maintenance::Relocator& relocator() { return jobs_->relocator(); }
-  // Freezes the chunks and moves all that they hold; they stay frozen (maintenance/relocator.hpp). PoolError.
+  // Freezes the chunks and moves all their pages; they stay frozen (maintenance/relocator.hpp). PoolError.
   maintenance::RelocationResult empty_chunks(const std::vector<u32>& chunks,
                                              const maintenance::RelocationGoesOn& goes_on) {
     return relocator().empty_chunks(chunks, goes_on);

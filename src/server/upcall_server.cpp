@@ -14,9 +14,9 @@
 namespace gpu4fs::server {
 namespace {
 
-constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
+constexpr u64 upcall_wait_ns = 250'000'000;  // also the longest wait of stop()
 
-// `path` empty: another device has its place by now.
+// `path` empty: another device has its index meanwhile.
 std::string loss_text(u64 device, const std::string& path) {
   if (path.empty()) {
     return fmt::format("device {} failed and is not used any more; another has taken its place since", device);
@@ -32,7 +32,7 @@ void UpcallServer::start(std::unique_ptr<session::ServerSession> session) {
   thread_ = std::thread([this] { run(); });
 }
 
-// The thread may look for the end just before it goes to sleep, so it is woken until it has seen it.
+// The thread may test for the end just before it sleeps, so it is woken until it has seen it.
 void UpcallServer::stop() {
   end_is_asked_for_ = true;
   while (!has_ended_) {
@@ -51,7 +51,7 @@ void UpcallServer::run() {
   engine::EngineHost& engine = *mounted_.setup.host;
   while (!end_is_asked_for_) {
     ring::Upcall upcall{};
-    const bool was_dead = engine.has_died();  // before: what it still asked for is read, and the death reported
+    const bool was_dead = engine.has_died();  // tested first: then its last upcalls are read, and its death is reported
     if (!engine.wait_upcall(&upcall, upcall_wait_ns)) {
       death_.report();
       if (was_dead) break;
@@ -61,7 +61,7 @@ void UpcallServer::run() {
     u64 failed_devices = 0;
     const Status result = carry_out(upcall, &failed_devices);
     if (!ring::wants_answer(upcall.kind)) continue;
-    // not_found: the command gave up waiting.
+    // not_found: the command has stopped waiting.
     (void)session_->call(engine::answer_upcall_command(upcall, result, failed_devices));
   }
   has_ended_ = true;
@@ -90,7 +90,7 @@ Status UpcallServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) 
   return Status::not_supported;
 }
 
-// Another file may have taken the place of the one that failed meanwhile, and be good.
+// Another good file may have replaced the failed one meanwhile.
 void UpcallServer::tell_of_loss(u64 device, u32 file_number) {
   has_lost_devices_ = true;
   {
@@ -104,14 +104,14 @@ void UpcallServer::tell_of_loss(u64 device, u32 file_number) {
   if (spares_ != nullptr) spares_->device_lost();
 }
 
-// The failing ones are marked in *failed_devices; whether the pool can do without them, the engine says.
+// *failed_devices: those that failed; the engine decides whether the pool can work without them.
 Status UpcallServer::flush_devices(u64 which, u64* failed_devices) {
   Status status = Status::ok;
   const std::shared_lock lock(mounted_.tables);
   const std::vector<device::MappedFile>& files = mounted_.setup.files;
   for (u64 i = 0; i < files.size(); ++i) {
     if (which != ~u64{0} && which != i) continue;
-    // The kernel tells of a lost write once; what it lost stays lost.
+    // The kernel reports a lost write once; the data stays lost.
     if (flush_errors_[i].load() != 0) {
       *failed_devices |= u64{1} << i;
       status = Status::device_failed;

@@ -1,12 +1,12 @@
-// The thread that does what only a CPU can do for the engine: flush devices, get memory, write what grows, tell of
-// losses.
+// The thread that does the engine's work that only a CPU can do: flush devices, allocate memory, write new chunks,
+// report losses.
 //
 //   UpcallServer upcalls(mounted, mapper, grower, maker, death);
-//   upcalls.start(session);      // of its own, for the answers; before the first command that may ask for anything
+//   upcalls.start(session);      // of its own, for the answers; before the first command that may request anything
 //   upcalls.stop();              // after the last such command
 //   upcalls.close_session();     // before the engine stops
 //
-// Any command may wait for this thread. So it waits for none but those in its own session, which wait for nobody.
+// Any command may wait for this thread. So it waits only for commands in its own session, which never wait for others.
 // Host only.
 #pragma once
 
@@ -38,16 +38,16 @@ class UpcallServer {
   UpcallServer& operator=(const UpcallServer&) = delete;
 
   void start(std::unique_ptr<session::ServerSession> session);
-  // It was started. Also when the engine is dead.
+  // It must have been started. Works also with a dead engine.
   void stop();
   void close_session() { session_.reset(); }
 
-  // Who hears of a lost device, null: nobody. Afterwards the one before is not called any more. Any thread.
+  // The receiver of lost devices, null: none. The previous receiver is not called after this. Any thread.
   void set_spares(maintenance::SpareDevices* spares);
 
   // Since the mount. Any thread.
   [[nodiscard]] bool has_lost_devices() const { return has_lost_devices_; }
-  // A device that could not be flushed once counts as failed until its errors are forgotten. Any thread.
+  // A device whose flush failed once counts as failed until its errors are forgotten. Any thread.
   [[nodiscard]] u64 flush_errors(u32 device) const { return flush_errors_[device]; }
   void forget_errors(u32 device) { flush_errors_[device] = 0; }
 
@@ -65,7 +65,7 @@ class UpcallServer {
   std::unique_ptr<session::ServerSession> session_;
   std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
   std::atomic<bool> has_lost_devices_{false};
-  std::mutex spares_mutex_;  // while they come and go
+  std::mutex spares_mutex_;  // while the spares are set or called
   maintenance::SpareDevices* spares_ = nullptr;
   std::atomic<bool> end_is_asked_for_{false};
   std::atomic<bool> has_ended_{false};

@@ -22,15 +22,14 @@
 namespace gpu4fs::session {
 namespace {
 
-constexpr int line_seconds_max = 10;  // from the first byte of a line to its end, and for taking an answer
+constexpr int line_seconds_max = 10;  // from the first byte of a line to its end, and for receiving an answer
 constexpr int idle_seconds_max = 600;
 
 [[noreturn]] void fail(const std::string& what) {
   throw pool::PoolError(Status::io_error, fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
-// False: the client takes nothing, or not all of it in time, or `wake` can be read: whoever is slow is not waited for
-// at the end.
+// False: the client does not receive all of it in time, or `wake` can be read: the end does not wait for slow clients.
 bool send_all(int fd, int wake, const std::string& text) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(line_seconds_max);
   for (std::size_t sent = 0; sent < text.size();) {
@@ -57,12 +56,12 @@ bool may_connect(int fd) {
   return GPU4FS_MUTANT(control_peer_unchecked, peer.uid == 0 || peer.uid == ::geteuid(), true);
 }
 
-// The server's own user may connect.
+// Only the server's own user may connect.
 mode_t socket_mode() {
   return GPU4FS_MUTANT(control_socket_open, S_IRUSR | S_IWUSR, 0666);
 }
 
-// Whether somebody answers there.
+// Whether a server answers there.
 bool is_served(const sockaddr_un& address) {
   const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (probe < 0) return true;
@@ -82,7 +81,7 @@ int open_listener(const std::string& path) {
   ::unlink(path.c_str());
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) fail(path);
-  // The mode of the name comes from that of the socket, so that there is no moment when others may connect.
+  // The name gets its mode from the socket, so others can never connect.
   const mode_t mode = socket_mode();
   ::fchmod(fd, mode);
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
@@ -132,7 +131,7 @@ ControlSocket::ControlSocket(const std::string& folder, const std::string& name,
 
 ControlSocket::~ControlSocket() {
   ::unlink(path_.c_str());
-  // One byte for each thread that may wait in poll(2); none is read, so all see it.
+  // One byte for all threads that may wait in poll(2): it is never read, so all see it.
   if (::write(wake_[1], "", 1) != 1) log(LogLevel::warning, "the control socket could not be woken");
   thread_.join();
   for (Client& client : clients_) client.thread.join();
@@ -166,7 +165,7 @@ void ControlSocket::admit(int fd) {
   try {
     client.thread = std::thread([this, &client] { serve(client); });
   } catch (const std::system_error&) {
-    // No room for a thread; or the process is just executing another program, and then none can be started.
+    // There is no memory for a thread, or the process is just executing another program; then no thread can be started.
     clients_.pop_back();
     ::close(fd);
   }

@@ -1,10 +1,10 @@
-// The control socket of a mounted pool: how tools ask its server.
+// The control socket of a mounted pool, through which tools talk to its server.
 //
-// A UNIX stream socket, 0600, `<folder>/<pool uuid>.sock`. A client sends requests, each a JSON object in one line,
-// and gets an answer in one line for each: {"ok": true, ...} or {"ok": false, "error": "..."}. Who connects must be
-// the superuser or the user that the server runs as (SO_PEERCRED). Everything read is hostile input: a line has at
-// most request_bytes_max bytes, a client that sends more, or is silent in the middle of a line, is told so and put
-// out; at most client_max are served at a time. Host only.
+// A UNIX stream socket, 0600, `<folder>/<pool uuid>.sock`. A client sends requests, each a JSON object in one line, and
+// gets an answer in one line for each: {"ok": true, ...} or {"ok": false, "error": "..."}. A client must be the
+// superuser or the user of the server (SO_PEERCRED). All input is untrusted: a line has at most request_bytes_max
+// bytes. A client that sends more, or pauses in the middle of a line, gets an error and is disconnected. At most
+// client_max are served at a time. Host only.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ namespace gpu4fs::session {
 inline constexpr u64 control_request_bytes_max = 4096;
 inline constexpr unsigned control_client_max = 16;
 
-// GPU4FS_CONTROL_FOLDER, else /run/gpu4fs for the superuser and a folder of the user's own for others; "" where
-// there is none.
+// GPU4FS_CONTROL_FOLDER, otherwise /run/gpu4fs for the superuser and a folder of the user's own for others; "" if there
+// is none.
 std::string default_control_folder();
 
 // {"ok": false, "error": `text`}.
@@ -29,13 +29,13 @@ std::string control_error(const std::string& text);
 
 class ControlSocket {
  public:
-  // An answer without its newline; what it throws becomes an error answer. Called by several threads.
+  // Returns an answer without its newline; an exception becomes an error answer. Called by several threads.
   using Handler = std::function<std::string(const JsonValue&)>;
 
-  // Makes the folder if need be and takes over a socket that a dead server left. PoolError.
+  // Creates the folder if necessary and takes over a socket that a dead server left. PoolError.
   ControlSocket(const std::string& folder, const std::string& name, Handler handler);
-  // Ends all connections. A request that is being answered ends first; its client gets the answer if it takes it at
-  // once.
+  // Ends all connections. A request that is being answered is completed first; its client gets the answer if it
+  // receives it at once.
   ~ControlSocket();
   ControlSocket(const ControlSocket&) = delete;
   ControlSocket& operator=(const ControlSocket&) = delete;
@@ -60,7 +60,7 @@ class ControlSocket {
   int listener_ = -1;
   int wake_[2] = {-1, -1};
   std::mutex mutex_;
-  std::list<Client> clients_;  // under mutex_, but for each client's own thread
+  std::list<Client> clients_;  // under mutex_, except for each client's own thread
   std::thread thread_;
 };
 

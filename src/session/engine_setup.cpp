@@ -23,18 +23,18 @@ namespace gpu4fs::session {
 namespace {
 
 constexpr u64 cache_bytes_min = u64{8} << 20;
-// Without a wish: a part of the memory that the engine's processor has, within these.
+// The default is a part of the memory of the engine's processor, within these limits.
 constexpr u64 cache_default_min = u64{32} << 20;
 constexpr u64 cache_default_max = u64{512} << 20;
 constexpr u64 cache_default_share = 32;
 constexpr u64 cache_bytes_max = u64{1} << 40;
-// Threads that lend themselves to the engine while they wait, beside its own workers.
+// Threads that work for the engine while they wait, besides its own workers.
 constexpr u32 lending_thread_max = engine::session_max;
 
-// Every GPU of the compute capability that the engine needs has at least as much.
+// Every GPU with the required compute capability has at least this much.
 constexpr u64 gpu_memory_least = u64{64} << 30;
 
-// What the machine has, or this process may use of it.
+// The memory of the machine, or the part of it that this process may use.
 u64 system_memory_bytes() {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
   u64 bytes = pages > 0 ? static_cast<u64>(pages) * static_cast<u64>(::sysconf(_SC_PAGESIZE)) : 0;
@@ -67,8 +67,8 @@ void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string
                                  room >> 20, missing >> 20));
 }
 
-// A mapped file must not run out of blocks under a store: that would be a SIGBUS. Disk files get their
-// blocks now; those on tmpfs get them chunk by chunk (map_chunk), so that a pool takes the memory that it uses.
+// A store to a mapped file that has run out of blocks would be a SIGBUS. So disk files get their blocks here. Files on
+// tmpfs get them chunk by chunk (map_chunk), so a pool occupies only the memory that it uses.
 void prepare_medium(const device::MappedFile& file, std::vector<std::string>& warnings) {
   if (file.grows_with_use()) {
     warn_of_thin_memory(file, warnings);
@@ -83,8 +83,9 @@ struct Area {
   u64 length;
 };
 
-// What the engine reaches from the start: superblocks, the operation log and of the header areas of chunks what a mount
-// needs. A check reads no log, and only the header areas of chunks in use, which come with their pages.
+// The areas that the engine reaches from the start: superblocks, the operation log, and the parts of the chunks' header
+// areas that a mount needs. A check does not read the log, and reads only the header areas of chunks in use, which are
+// mapped with their pages.
 std::vector<Area> fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose) {
   std::vector<Area> areas;
   if (purpose == ServerPurpose::check) return areas;
@@ -161,7 +162,7 @@ std::vector<format::DevicePart> device_parts(const pool::OpenedPool& pool) {
   return parts;
 }
 
-// The superblock of each device as the next checkpoint starts from it.
+// The superblock of each device from which the next checkpoint starts.
 std::vector<format::Superblock> superblock_templates(const pool::OpenedPool& pool) {
   std::vector<format::Superblock> templates;
   for (const pool::OpenedDevice& device : pool.devices) {
@@ -171,7 +172,7 @@ std::vector<format::Superblock> superblock_templates(const pool::OpenedPool& poo
   return templates;
 }
 
-// A mount records with a seed of its own; a recovery reads, and keeps the seed of what it reads.
+// A mount records with a seed of its own; a recovery reads and keeps the existing seed.
 void set_up_log(EngineAllocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
                 fs::FileSystem& fs) {
   const bool records = !pool.read_only && options.purpose == ServerPurpose::mount;
@@ -180,7 +181,7 @@ void set_up_log(EngineAllocator& allocator, const ServerOptions& options, const 
                     records);
 }
 
-// What a mount that writes may add to its pool: twice the chunks and some, on as many devices as there can be.
+// The room that a writing mount gets for growth: twice the chunks and some more, on as many devices as possible.
 pool::SpaceRoom room_for_growth(const ServerOptions& options, const pool::OpenedPool& pool) {
   constexpr u32 chunks_least = 4096;
   if (pool.read_only || options.purpose != ServerPurpose::mount) return {};
@@ -190,11 +191,11 @@ pool::SpaceRoom room_for_growth(const ServerOptions& options, const pool::Opened
           std::max<u64>(u64{16} * chunks_least, granules)};
 }
 
-// What an engine is made from beside its pool.
+// The parameters of an engine besides its pool.
 struct EngineShape {
   engine::EngineConfig config;
   engine::MemorySizes sizes;
-  bool accessible;  // the pool's devices are, from the beginning
+  bool accessible;  // the engine reaches the pool's devices from the beginning
 };
 
 engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
@@ -217,7 +218,7 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
   setup.growth = fs.growth;
   fs.inode_file = superblock.inode_file;
   fs.inode_file_staged = superblock.inode_file;
-  fs.inode_scan = 1;  // the batch of numbers behind the fixed ones
+  fs.inode_scan = 1;  // the batch of numbers after the fixed ones
   fs.inode_used = superblock.inode_used;
   fs.inode_used_staged = superblock.inode_used;
   fs.page_used_staged = superblock.page_used;
@@ -241,7 +242,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   setup.heap = std::make_unique<engine::HeapAllocator>();
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
-  // A check gets its chunks one by one, so that it does the same with every engine.
+  // A check gets its chunks one by one, so its behaviour is the same with every engine.
   const bool has_blocks = options.purpose != ServerPurpose::check &&
                           std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
@@ -250,7 +251,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
-// Why the GPU engine cannot serve this pool, empty if it can.
+// Why the GPU engine cannot serve this pool, "" if it can.
 std::string find_gpu_obstacle(const EngineSetup& setup) {
   const engine::CudaAvailability gpu = engine::cuda_availability();
   if (!gpu.available) return gpu.reason;
@@ -270,8 +271,7 @@ void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 o
                                     file.path(), length >> 10, offset));
 }
 
-// The fixed areas. Data pages follow chunk by chunk when they are first used, because registration touches
-// every page.
+// Maps the fixed areas. Data pages follow chunk by chunk at their first use, because registration touches every page.
 void map_fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose, EngineSetup& setup) {
   for (const Area& area : fixed_areas(pool, purpose)) {
     map_for_gpu(*setup.host, setup.files[area.device], area.offset, area.length);
@@ -289,7 +289,7 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
   map_fixed_areas(pool, options.purpose, setup);
 }
 
-// Tries the GPU engine; the reason of the setup says what came of it.
+// Tries the GPU engine; the reason of the setup describes the result.
 bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
   const bool wanted = options.engine == EngineChoice::cuda;
   setup.reason = find_gpu_obstacle(setup);

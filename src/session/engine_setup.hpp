@@ -1,4 +1,4 @@
-// Builds the engine of an opened pool: which one, with how much memory, over which mappings. Host only.
+// Builds the engine of an opened pool: selects its kind, its memory and its mappings. Host only.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@ namespace gpu4fs::session {
 // Everything that must outlive the engine, and the engine; destroyed in reverse order.
 struct EngineSetup {
   std::vector<device::MappedFile> files;  // by device index
-  // Which file it is, as the engine knows it too: 0, or a number that no other had (wire::RebuildTarget).
+  // Identifies the file for the engine: 0, or a number that no other file had (wire::RebuildTarget).
   std::array<u32, device_count_max> file_numbers{};
   u32 last_file_number = 0;
-  // Of devices that others took the place of.
+  // Files of devices that were replaced.
   std::vector<device::MappedFile> retired_files;
   std::vector<pool::DeviceFile> retired_devices;
   // Engine memory: one of the two.
@@ -35,17 +35,17 @@ struct EngineSetup {
   }
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
   std::unique_ptr<engine::EngineHost> host;
-  std::string reason;  // why this engine, a clause
+  std::string reason;  // why this engine was selected, a clause
   // Engine memory that changes when the pool grows (space/growth.hpp): addresses and capacities as of the mount.
   raid::LogicalSpace space{};
   format::Superblock* superblocks = nullptr;
   space::PoolGrowth* growth = nullptr;  // null: this pool does not grow
 };
 
-// Bytes for metadata pages where nobody says how many, given the memory of the engine's processor.
+// The default number of bytes for metadata pages, given the memory of the engine's processor.
 u64 default_cache_bytes(u64 memory_bytes);
 
-// Maps the devices and builds the engine; nothing of the pool's state is loaded yet. PoolError.
+// Maps the devices and builds the engine; the pool's state is not loaded yet. PoolError.
 EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool);
 
 }  // namespace gpu4fs::session

@@ -1,6 +1,6 @@
-// What the management process asks its engine about a mounted pool: a session of its own with the commands that
-// only it may give, and some that everybody may. Used by one thread at a time; must be gone before the engine
-// stops. Host only.
+// Queries of the management process to its engine about a mounted pool: a session of its own, for commands that only it
+// may send and some that everybody may send. Used by one thread at a time; must be destroyed before the engine stops.
+// Host only.
 #pragma once
 
 #include <functional>
@@ -37,20 +37,20 @@ struct DirectoryEntry {
 
 class PoolInspector {
  public:
-  // Most pages of one verify().
+  // The page limit of one verify().
   static constexpr u64 verify_page_max = 65536;
 
-  // PoolError when no session is left.
+  // PoolError if no session is left.
   PoolInspector(engine::EngineHost& host, std::mutex& open_close);
 
   struct Verified {
     Status status;
     u32 page_count;     // that were in use
-    u32 damaged_count;  // is_damaged() says which
+    u32 damaged_count;  // see is_damaged() for which
   };
   // Pages [first, first + count) of a chunk, count <= verify_page_max.
   Verified verify(u32 chunk, u64 first, u64 count);
-  // The same, and the engine's table of damage takes the result over: what is damaged belongs to `owner`.
+  // The same, and the engine's table of damage records the result: damaged pages belong to `owner`.
   Verified verify_and_record(u32 chunk, u64 first, u64 count, u64 owner, wire::DamageKind kind);
   // Of the last verification; `page` counts from its first.
   [[nodiscard]] bool is_damaged(u64 page) const;
@@ -60,18 +60,18 @@ class PoolInspector {
   Status read_directory(u64 inode, bool with_attributes, std::vector<DirectoryEntry>* entries);
 
   Status health(PoolHealth* health);
-  // A bit each. PoolError.
+  // One bit for each. PoolError.
   u64 lost_devices();
   Status checkpoint();
   Status sync();
 
-  // Extended attributes; nothing when there is none, or it cannot be read.
+  // Extended attributes; nothing if there is none, or if it cannot be read.
   std::optional<std::string> get_attribute(u64 inode, std::string_view name);
   Status set_attribute(u64 inode, std::string_view name, std::string_view value);
 
  private:
   static constexpr u64 data_bytes = u64{256} << 10;
-  static constexpr u64 name_bytes = page_size;  // in front of the data
+  static constexpr u64 name_bytes = page_size;  // before the data
 
   u8* data() { return session_.producer().data + name_bytes; }
   [[nodiscard]] const u8* data() const { return data_; }

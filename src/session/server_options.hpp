@@ -1,4 +1,4 @@
-// What a pool server is told. Host only.
+// The options of a pool server. Host only.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace gpu4fs::session {
 
-// `automatic`: the GPU where one is present, works and can reach the pool's memory, else the CPU.
+// `automatic`: the GPU if it is present, works and can reach the pool's memory; otherwise the CPU.
 enum class EngineChoice { automatic, cpu, cuda };
 
 enum class AccessTimes { relative, never, strict, directories_never };
 
-// `recovery`: the engine replays the log; it records nothing, and frees nothing on its own. `check`: it only executes
+// `recovery`: the engine replays the log; it records nothing, and frees nothing by itself. `check`: it executes only
 // Opcode::check; read-only.
 enum class ServerPurpose { mount, recovery, check };
 
-// What a mount whose engine died before knows of it; shown by its status.
+// What a restarted mount knows about its dead engines; its status shows it.
 struct EngineHistory {
   u32 restart_count = 0;
   std::string last_reason;          // why the last one died
@@ -32,22 +32,22 @@ struct ServerOptions {
   EngineChoice engine = EngineChoice::automatic;
   AccessTimes access_times = AccessTimes::relative;
   unsigned worker_count = 0;       // 0: chosen by the machine
-  unsigned commit_interval_s = 5;  // longest time until a change is durable by itself; 0: never
-  bool discard = true;             // memory of what is free on tmpfs goes back to the system
-  u64 cache_bytes = 0;             // metadata pages held in engine memory; 0: by the memory that there is
+  unsigned commit_interval_s = 5;  // longest time until a change becomes durable by itself; 0: never
+  bool discard = true;             // memory of free regions on tmpfs returns to the system
+  u64 cache_bytes = 0;             // metadata pages held in engine memory; 0: depending on the memory
   bool ignore_log = false;         // read-only: the pool as of its newest checkpoint
-  bool drop_damaged_log = false;   // go on although acknowledged operations in the log cannot be read
+  bool drop_damaged_log = false;   // continue although acknowledged operations in the log cannot be read
   ServerPurpose purpose = ServerPurpose::mount;
   u64 check_inode_count = 0;   // purpose check: greater than any inode number
-  bool stop_on_error = true;   // after damage of metadata no more changes are taken (fs/errors.hpp)
-  std::string control_folder;  // of the control socket; empty: none is made
+  bool stop_on_error = true;   // after damage of metadata changes are refused (fs/errors.hpp)
+  std::string control_folder;  // of the control socket; empty: there is none
   EngineHistory history;
-  u64 write_errors_before = 0;            // of this mount's former engines, see PoolServer::write_errors()
+  u64 write_errors_before = 0;            // of this mount's earlier engines, see PoolServer::write_errors()
   bool keep_orphans = false;              // files without a name may still be open: a front end frees them
   u32 generation_skip = 0;                // see fs::FileSystem; 0: a mount after a crash takes a random one
-  bool allow_fault = false;               // the control socket's "end-engine" is obeyed; for tests
-  std::vector<std::string> spare_paths;   // devices that take the place of one that is lost
-  bool degraded = false;                  // go on although a device is missing, where nothing is lost by it
+  bool allow_fault = false;               // the control socket accepts "end-engine"; for tests
+  std::vector<std::string> spare_paths;   // devices that replace a lost one
+  bool degraded = false;                  // continue although a device is missing, if this loses no data
   pool::LockPatience lock_patience = {};  // with devices that are in use
 };
 

@@ -37,7 +37,7 @@ ServerSession::~ServerSession() {
 
 ring::Completion ServerSession::call(const wire::Command& command) {
   u64 position = 0;
-  // The ring is full only if the engine has died: every call waits.
+  // The ring is full only if the engine has died, because every call waits.
   if (producer_.publish(command, &position) != Status::ok) return {Status::engine_died, 0};
   ring::Completion completion{};
   const auto done = [&] { return producer_.poll(position, &completion); };

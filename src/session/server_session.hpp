@@ -1,5 +1,5 @@
-// A session that this process opens with its own engine: for the server's internal commands, and what a
-// front end's session is made of. Host only.
+// A session that this process opens with its own engine, for the server's internal commands and as the base of front
+// ends' sessions. Host only.
 #pragma once
 
 #include <mutex>
@@ -12,7 +12,7 @@
 
 namespace gpu4fs::session {
 
-// Deadline of commands that nobody else waits for: loading, recovery, the last checkpoint.
+// Deadline of commands that no user waits for: loading, recovery, the last checkpoint.
 inline constexpr u32 patient_deadline_ms = 600'000;
 
 class ServerSession {
@@ -29,10 +29,10 @@ class ServerSession {
 
   ring::RingProducer& producer() { return producer_; }
   ring::EnginePort& port() { return host_.port(index_); }
-  u32 index() const { return index_; }  // in the engine
+  u32 index() const { return index_; }  // index of the session in the engine
   u8* data() { return memory_ + layout_.data_offset; }
 
-  // Submits and waits. Internal sessions' own commands only need this much of a client.
+  // Submits and waits. Internal sessions need only this part of a client.
   ring::Completion call(const wire::Command& command);
 
  private:

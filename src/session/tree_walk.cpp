@@ -17,7 +17,7 @@ WalkResult walk_tree(PoolInspector& inspector, bool with_attributes,
     return result;
   };
   if (!visit({"/", format::inode_number_root, DT_DIR, 2})) return end();
-  // A damaged tree may lead in circles.
+  // A damaged tree may contain cycles.
   std::unordered_set<u64> seen{format::inode_number_root};
   std::vector<std::pair<u64, std::string>> waiting{{format::inode_number_root, "/"}};
   std::vector<DirectoryEntry> entries;
@@ -25,7 +25,7 @@ WalkResult walk_tree(PoolInspector& inspector, bool with_attributes,
     const auto [inode, path] = std::move(waiting.back());
     waiting.pop_back();
     const Status listed = inspector.read_directory(inode, with_attributes, &entries);
-    // Removed meanwhile: stale.
+    // stale: removed meanwhile.
     if (listed != Status::ok && listed != Status::stale) result.unreadable.push_back(path);
     for (DirectoryEntry& entry : entries) {
       WalkedFile file{path, entry.inode, entry.type, entry.link_count};

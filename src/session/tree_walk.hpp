@@ -1,4 +1,4 @@
-// Walks the directory tree of a mounted pool: which inode has which path. Host only.
+// Walks the directory tree of a mounted pool to find the paths of inodes. Host only.
 #pragma once
 
 #include <functional>
@@ -23,13 +23,12 @@ struct WalkResult {
   std::vector<std::string> unreadable;  // directories that could not be listed
 };
 
-// Visits the root and everything below, a directory before what is in it; other files change meanwhile. `visit`
-// ends the walk by answering false.
+// Visits the root and everything below it, a directory before its content; other processes may change files meanwhile.
+// `visit` ends the walk by returning false.
 WalkResult walk_tree(PoolInspector& inspector, bool with_attributes,
                      const std::function<bool(const WalkedFile&)>& visit);
 
-// One path of each of the inodes, as far as they have one; the files that hold the tree itself have names in
-// parentheses.
+// One path of each of the inodes, if it has one; the files that hold the tree itself have names in parentheses.
 std::map<u64, std::string> find_paths(PoolInspector& inspector, const std::set<u64>& inodes);
 
 // "(inode file)" and the like, "" for other inodes.

@@ -1,7 +1,7 @@
-// Engine memory of the chunks that were made since the mount: a block each. Host only.
+// Engine memory of the chunks that were created after the mount: one block for each. Host only.
 //
-// An engine's allocator takes nothing back, so the blocks of chunks that are deleted, or that came to nothing, are used
-// again for new ones of the same size.
+// An engine's allocator does not take memory back. So the blocks of chunks that are deleted, or whose creation failed,
+// are reused for new chunks of the same size.
 #pragma once
 
 #include <map>
@@ -19,11 +19,12 @@ class ChunkBlocks {
   // The state of a new chunk, which has no number yet (pool/logical_space/chunk_memory.hpp).
   raid::ChunkState build(EngineAllocator& allocator, const pool::OpenedChunk& chunk, bool accessible);
 
-  // The new chunks, in the order in which they were built, get these numbers; or they come to nothing.
+  // Assigns these numbers to the new chunks, in the order in which they were built; without numbers their creation
+  // failed.
   void keep_new(const std::vector<u32>& numbers);
   void forget_new();
 
-  // The chunk is deleted. Those of the mount have no block.
+  // The chunk is deleted. Chunks of the mount have no block.
   void forget(u32 number);
 
  private:

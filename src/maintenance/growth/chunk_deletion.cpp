@@ -1,4 +1,4 @@
-// Chunks that the grower deletes.
+// Deletes chunks for the grower.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void PoolGrower::thaw_all(const std::vector<u32>& chunks) {
   for (const u32 chunk : chunks) (void)host_.command(wire::Opcode::grow, wire::grow_thaw, chunk);
 }
 
-// All are frozen and empty, and no checkpoint has anything to write of them.
+// All are frozen and empty, and no checkpoint has to write anything of them.
 void PoolGrower::freeze_all(const std::vector<u32>& chunks) {
   for (u32 attempt = 0;; ++attempt) {
     Status status = Status::ok;

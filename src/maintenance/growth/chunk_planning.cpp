@@ -1,4 +1,4 @@
-// Which chunks the grower makes, and where.
+// Plans which chunks the grower creates, and where.
 #include <algorithm>
 
 #include "maintenance/growth/pool_grower.hpp"
@@ -7,7 +7,7 @@
 
 namespace gpu4fs::maintenance {
 
-// Where a chunk may begin: behind the last one, or, when the space is used up, in the first gap.
+// The beginning of a new chunk: after the last one or, if that space is used up, in the first gap.
 std::optional<u64> PoolGrower::find_base(u64 size_bytes, const Plan& plan) const {
   const raid::LogicalSpace& space = mounted_.setup.space;
   const u64 limit = space.granule_count << space.granule_shift;
@@ -30,7 +30,7 @@ std::optional<u64> PoolGrower::find_base(u64 size_bytes, const Plan& plan) const
   return std::nullopt;
 }
 
-// A number for a chunk more.
+// A number for a new chunk.
 std::optional<u32> PoolGrower::find_slot(const Plan& plan) const {
   const std::vector<pool::OpenedChunk>& chunks = mounted_.pool.chunks;
   const auto is_planned = [&](u32 slot) {
@@ -77,7 +77,7 @@ pool::ChunkForm PoolGrower::form_like(const pool::OpenedChunk& chunk) const {
   return form;
 }
 
-// False: there is no more room.
+// False: there is no room left.
 bool PoolGrower::add_to_plan(Plan& plan, const pool::ChunkForm& form) {
   const std::optional<u32> slot = find_slot(plan);
   std::optional<pool::OpenedChunk> chunk = slot ? plan_chunk(form, 0) : std::nullopt;

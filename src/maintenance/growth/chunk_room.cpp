@@ -1,4 +1,4 @@
-// What chunks hold, and what room there would be for others in their place.
+// The content of chunks, and the room for other chunks in their place.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ std::vector<u32> PoolGrower::chunks_on(u32 device) const {
   return found;
 }
 
-// Pages that chunks in the place of these would have, one after the other, up to `page_count`.
+// The number of pages of chunks that replace these one after the other, up to `page_count`.
 u64 PoolGrower::room_by_replacing(const std::vector<u32>& chunks, u64 page_count) {
   const pool::FreeGranules before = *free_;
   u64 room = 0;
@@ -75,7 +75,7 @@ std::string PoolGrower::room_problem(u32 device) {
       need.free += chunk.page_count - std::min(chunk.page_count, chunk.pages_taken);
       continue;
     }
-    // Empty ones are deleted before anything else.
+    // Empty chunks are deleted before anything else.
     if (chunk.pages_taken == 0) {
       empty.push_back(chunk.chunk);
       continue;
@@ -103,7 +103,7 @@ std::string PoolGrower::room_problem(u32 device) {
   return problem;
 }
 
-// How uneven the devices' free space would be: the sum of squares of the differences from the mean.
+// A measure of how uneven the devices' free space would be: the sum of squares of the differences from the mean.
 double PoolGrower::spread_after(const pool::OpenedChunk& old, const pool::OpenedChunk& replacement) const {
   std::vector<double> free;
   double sum = 0;
@@ -136,7 +136,7 @@ std::optional<ChunkUsage> PoolGrower::find_unbalanced() {
   if (!fullest) return std::nullopt;
   std::optional<u32> best;
   double best_spread = 0;
-  std::set<std::tuple<u64, u64, u32>> seen;  // chunks of one shape on the same devices are alike
+  std::set<std::tuple<u64, u64, u32>> seen;  // chunks of one shape on the same devices are equivalent
   for (u32 i = 0; i < pool.chunks.size(); ++i) {
     const pool::OpenedChunk& old = pool.chunks[i];
     if ((old.devices() >> *fullest & 1) == 0) continue;

@@ -1,16 +1,16 @@
-// What a chunk of a mounted pool holds. Host only.
+// The content of a chunk of a mounted pool. Host only.
 #pragma once
 
 #include "base/types.hpp"
 
 namespace gpu4fs::maintenance {
 
-// What a chunk is like. Only `pages_taken` changes.
+// The properties of a chunk. Only `pages_taken` changes.
 struct ChunkUsage {
   u32 chunk = 0;  // number
   u32 page_class = 0;
   u64 page_count = 0;
-  u64 pages_taken = 0;  // in use, or promised to somebody
+  u64 pages_taken = 0;  // in use, or reserved
 };
 
 }  // namespace gpu4fs::maintenance

@@ -1,4 +1,4 @@
-// A plan of the grower on its way into a checkpoint, and what becomes of it.
+// The way of a plan of the grower into a checkpoint, and its result.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -61,14 +61,14 @@ void PoolGrower::make_durable(Plan plan) {
   }
 }
 
-// What came to nothing is not staged any more: its place in engine memory is written, and its chunks are thawed.
+// A failed plan is not staged afterwards: its place in engine memory may be rewritten, and its chunks are unfrozen.
 void PoolGrower::withdraw() {
   const Status status = host_.command(wire::Opcode::grow, wire::grow_withdraw).status;
   if (status == Status::ok) return;
   throw pool::PoolError(status, fmt::format("an earlier change of the pool is not complete: {}", status_text(status)));
 }
 
-// Until the superblocks that name the plan are durable.
+// Waits until the superblocks that name the plan are durable.
 Status PoolGrower::stage_and_wait() {
   GPU4FS_TRY(host_.command(wire::Opcode::grow, wire::grow_stage).status);
   for (u32 attempt = 0; attempt < checkpoint_attempts_max; ++attempt) {
@@ -86,7 +86,7 @@ void PoolGrower::give_up(const Plan& plan) {
   {
     const std::lock_guard lock(plan_mutex_);
     failed_ = plan_.written;
-    // A checkpoint that comes to it later is refused: what it names is gone.
+    // A later checkpoint that reaches it is refused: the chunks and devices that it names are gone.
     plan_.is_armed = false;
     tried = plan_;
   }
@@ -96,7 +96,7 @@ void PoolGrower::give_up(const Plan& plan) {
   if (tried.epoch != 0) restore_chunk_maps(tried);
 }
 
-// Nothing came of it.
+// The plan failed.
 void PoolGrower::forget(const Plan& plan) {
   tree_->roll_back();
   for (const pool::OpenedChunk& chunk : plan.chunks) free_->mark(chunk, false);
@@ -134,7 +134,7 @@ void PoolGrower::remember_members(const Plan& plan) {
   if (any_removed) superblock.feature_incompatible |= format::feature_removed_devices;
 }
 
-// It is durable.
+// The plan is durable.
 void PoolGrower::remember(const Plan& plan) {
   tree_->commit();
   pool::OpenedPool& pool = mounted_.pool;

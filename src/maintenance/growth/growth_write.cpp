@@ -1,4 +1,4 @@
-// What a plan of the grower brings into engine memory and onto the medium.
+// Writes the content of a plan of the grower into engine memory and onto the medium.
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace gpu4fs::maintenance {
 
 namespace {
 
-// All copies of the header area of a chunk without pages in use, which needs no descriptors. Answers the checksum of
-// its slot.
+// Writes all copies of the header area of a chunk without pages in use, which needs no descriptors. Returns the
+// checksum of its slot.
 u64 write_header_areas(pool::OpenedPool& pool, const pool::OpenedChunk& chunk) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
   const format::ChunkLayout layout = format::chunk_layout(descriptor.size_bytes / page_size);
@@ -37,7 +37,7 @@ u64 write_header_areas(pool::OpenedPool& pool, const pool::OpenedChunk& chunk) {
 
 }  // namespace
 
-// The memory of a chunk in the engine, and the front of its header areas on the medium and within the engine's reach.
+// Creates the engine's memory of a chunk, writes the front of its header areas and makes it reachable.
 void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState& state) {
   session::EngineSetup& setup = mounted_.setup;
   bool accessible = setup.gpu == nullptr;
@@ -57,7 +57,7 @@ void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState&
   state.slot_checksum[0] = slot_checksum;
 }
 
-// What the superblocks will say, and what the engine needs of new chunks and devices, into engine memory.
+// Writes the new content of the superblocks, and the engine's state of new chunks and devices, into engine memory.
 void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>& states) {
   const pool::OpenedPool& pool = mounted_.pool;
   session::EngineSetup& setup = mounted_.setup;
@@ -98,7 +98,7 @@ void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>
     growth->devices[i] = setup.files[i].device(i);
     growth->parts[i] = pool.devices[i].part;
   }
-  // The phase in front is the engine's.
+  // The phase before it belongs to the engine.
   constexpr u64 skipped = offsetof(space::PoolGrowth, device_count);
   const u8* const from = reinterpret_cast<const u8*>(growth.get()) + skipped;
   u8* const to = reinterpret_cast<u8*>(setup.growth) + skipped;
@@ -113,8 +113,8 @@ void PoolGrower::write_chunk_map(u32 device, u64 epoch) {
                           free_->bitmap(device, part.chunk_map_pages).data(), nullptr, epoch);
 }
 
-// Slots that were written for a plan that came to nothing have an epoch that is the pool's meanwhile: they get what is
-// true. Without it nothing is lost; a check complains.
+// Slots that were written for a failed plan have an epoch that the pool has reached meanwhile, so they get the right
+// content. Nothing is lost without it, but a check would complain.
 void PoolGrower::restore_chunk_maps(const Plan& plan) {
   for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
     pool::OpenedDevice& opened = mounted_.pool.devices[i];

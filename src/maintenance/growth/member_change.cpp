@@ -1,4 +1,4 @@
-// Devices that join the pool and leave it.
+// Adds devices to the pool and removes them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace gpu4fs::maintenance {
 
 namespace {
 
-// Devices that a chunk of its profile takes at least.
+// The least number of devices for a chunk of its profile.
 u32 devices_needed(const format::ChunkDescriptor& d) {
   const bool is_fixed = d.level == format::RaidLevel::single || d.level == format::RaidLevel::raid1;
   return is_fixed ? d.column_count : pool::column_count_least(d.level);
@@ -30,7 +30,7 @@ void clear_superblocks(pool::DeviceFile& file) {
 
 }  // namespace
 
-// The first without a device.
+// The first index without a device.
 u32 PoolGrower::index_of_new_device() const {
   const std::vector<pool::OpenedDevice>& devices = mounted_.pool.devices;
   const auto vacant = std::find_if(devices.begin(), devices.end(), [](const pool::OpenedDevice& device) {
@@ -160,7 +160,7 @@ void PoolGrower::close_removed(u32 index) {
   const std::string name = fmt::format("device {}", index);
   device::MappedFile file = device::MappedFile::absent(name, false);
   std::swap(setup.files[index], file);
-  // What a GPU has registered stays mapped.
+  // Memory that a GPU has registered stays mapped.
   if (setup.gpu != nullptr) setup.retired_files.push_back(std::move(file));
   device = pool::OpenedDevice{pool::DeviceFile::absent(name), {}, false, pool::MemberState::removed, 0};
   device.part.device_index = index;

@@ -11,7 +11,7 @@
 
 namespace gpu4fs::maintenance {
 
-// What a device lacks must not be written to the others as if it had it: the tree, chunks, members.
+// A part that a device lacks must not be written to the others as if the device had it: the tree, chunks, members.
 void PoolGrower::require_all_devices() {
   if (held_ == 0 && mounted_.pool.absent_devices() == 0 && mounted_.lost_devices() == 0) return;
   throw pool::PoolError(Status::busy,
@@ -36,7 +36,7 @@ void PoolGrower::release() {
   tell_engine();
 }
 
-// The tree is opened when it is needed first: most mounts never change it.
+// The tree is opened when it is first needed: most mounts never change it.
 void PoolGrower::open_tree() {
   if (failed_) throw pool::PoolError(Status::io_error, "an earlier checkpoint could not be written");
   if (tree_) return;
@@ -48,7 +48,7 @@ void PoolGrower::open_tree() {
   free_ = std::make_unique<pool::FreeGranules>(mounted_.pool);
 }
 
-// The tree as the medium has it, on so many replicas.
+// The tree on the medium, on this number of replicas.
 void PoolGrower::open_store(u32 replica_count) {
   tree_.reset();
   store_ = std::make_unique<pool::DeviceNodeStore>(tree_devices_, replica_count, true);
@@ -99,7 +99,7 @@ std::array<pool::GrowthForecast, format::profile_max> PoolGrower::forecast() con
   pool::GrowthLimits limits;
   limits.avoided_devices = avoided_;
   limits.chunks = space.chunk_capacity - chunks.size();
-  u64 granules = 1;  // the first one is nobody's
+  u64 granules = 1;  // the first one belongs to no chunk
   for (u32 slot = 0; slot < chunks.size(); ++slot) {
     if (chunks[slot].is_erased()) {
       limits.chunks += slot >= first_new_slot_ ? 1 : 0;
@@ -111,7 +111,7 @@ std::array<pool::GrowthForecast, format::profile_max> PoolGrower::forecast() con
   return pool::forecast_growth(mounted_.pool, *free_, limits);
 }
 
-// What chunks the engine may ask for. A pool without one of its devices does not grow.
+// Tells the engine which chunks it may ask for. A pool with a missing device does not grow.
 void PoolGrower::tell_of_room() noexcept {
   std::array<pool::GrowthForecast, format::profile_max> classes{};
   try {
@@ -133,7 +133,7 @@ void PoolGrower::set_unallocated(u32 page_class, u64 page_count) {
   (void)host_.call(request);
 }
 
-// Without opening the tree, so that a pool whose space is all in chunks pays one look.
+// Does not open the tree, so a pool whose space is all in chunks pays only for this test.
 void PoolGrower::tell_engine() {
   const std::lock_guard guard(one_at_a_time_);
   if (!free_) free_ = std::make_unique<pool::FreeGranules>(mounted_.pool);

@@ -1,17 +1,17 @@
-// Makes and deletes chunks, adds and removes devices while a pool is mounted. Host only.
+// Creates and deletes chunks, adds and removes devices while a pool is mounted. Host only.
 //
 //   PoolGrower grower(mounted, mapper, host);
 //   grower.add_device(path, force);   // prepared, then a member with the next checkpoint
 //   grower.add_chunks(1);             // columns where most is free; their pages can be allocated when it returns
-//   grower.erase_chunks({5});         // empty ones; what they had on the devices is free when it returns
+//   grower.erase_chunks({5});         // empty ones; their space on the devices is free when it returns
 //   grower.remove_device(2);          // without columns; the file is closed when it returns
 //
-// What is done before, in and after the checkpoint that makes it count, and why a crash at any moment leaves the pool
-// before or behind, stands in space/growth.hpp. write() is the server's part inside the checkpoint.
+// space/growth.hpp explains the steps before, in and after the checkpoint that makes a change valid, and why a crash at
+// any moment leaves the pool either before or after the change. write() is the server's part in the checkpoint.
 //
-// Devices and chunks of the pool change under `tables` held alone; the elements never move, so that whoever holds it
-// shared while he asks for their number may use them. A deleted chunk keeps its number, without columns. Chunks that
-// are made later may get it, but for those of the mount: a scrub goes by their numbers.
+// Devices and chunks of the pool change under `tables` held exclusively. The elements never move, so a thread that
+// holds it shared while it reads their number may use them. A deleted chunk keeps its number, without columns. Later
+// chunks may get this number, unless it is from the mount: a scrub uses these numbers.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ namespace gpu4fs::maintenance {
 
 class PoolGrower {
  public:
-  // Everything outlives it; the pool has room in its tables for what comes.
+  // Everything outlives it; the pool has room in its tables for additions.
   PoolGrower(MountedPool& mounted, ChunkMapper& mapper, PoolHost& host)
       : mounted_(mounted),
         mapper_(mapper),
@@ -44,48 +44,49 @@ class PoolGrower {
   PoolGrower(const PoolGrower&) = delete;
   PoolGrower& operator=(const PoolGrower&) = delete;
 
-  // At most `count` chunks like the newest one of the class (pool/chunk_shape.hpp); less where there is no more
-  // room. Answers how many. Any thread. PoolError.
+  // At most `count` chunks like the newest one of the class (pool/chunk_shape.hpp); fewer if there is no more room.
+  // Returns their number. Any thread. PoolError.
   u64 add_chunks(u64 count, u32 page_class);
   u64 add_chunks(u64 count) { return add_chunks(count, mounted_.setup.space.data_class); }
-  // True if chunks of several classes share the space that belongs to none.
+  // True if chunks of several classes share the space outside of chunks.
   bool is_mixed() const {
     return (mounted_.pool.superblock.feature_incompatible & format::feature_mixed_profiles) != 0;
   }
-  // A file that exists; with `force` also if it holds something. Its index. Any thread. PoolError: exists, no_space and
-  // the like; nothing has changed then but the device itself.
+  // Adds an existing file, with `force` also if it holds something. Returns its index. Any thread. PoolError: exists,
+  // no_space etc.; then nothing has changed except for the device itself.
   u32 add_device(const std::string& path, bool force);
 
-  // Chunks that are empty, by number; all or none. One of each class stays. Any thread. PoolError: busy (one is not
-  // empty), no_space (its class cannot do without it), invalid_argument.
+  // Deletes empty chunks, by number; all or none. One of each class stays. Any thread. PoolError: busy (one is not
+  // empty), no_space (its class needs it), invalid_argument.
   void erase_chunks(const std::vector<u32>& chunks);
   // Of all chunks. Any thread. PoolError.
   std::vector<ChunkUsage> usage();
   // Numbers of the chunks with a column on the device.
   std::vector<u32> chunks_on(u32 device) const;
-  // A device without columns, tree and log leaves the pool. Any thread. PoolError.
+  // Removes a device without columns, tree and log from the pool. Any thread. PoolError.
   void remove_device(u32 device);
-  // Why the device cannot leave the pool whatever is moved away from it, "" if it can.
+  // Why the device can never leave the pool, even if it is empty; "" if it can.
   std::string removal_obstacle(u32 device) const;
-  // Whether the others can hold what the device does: "" or why not. Any thread. PoolError.
+  // Whether the others can hold the device's content: "" or why not. Any thread. PoolError.
   std::string room_problem(u32 device);
-  // A chunk of the fullest device whose replacement would make the devices' free space more even, the best of them. Any
-  // thread. PoolError.
+  // The chunk of the fullest device whose replacement would even out the devices' free space the most. Any thread.
+  // PoolError.
   std::optional<ChunkUsage> find_unbalanced();
-  // Frozen ones are used again. Any thread.
+  // Unfreezes the chunks, which are used again. Any thread.
   void thaw_chunks(const std::vector<u32>& chunks);
-  // Chunks get no columns on it from now on, or do again. Any thread.
+  // Chunks get no columns on it, or get them again. Any thread.
   void avoid_device(u32 device, bool avoids);
-  // A chunk like this one, with columns where most is free but not on devices that are avoided. Any thread. PoolError.
+  // Creates a chunk like this one, with columns where most is free but not on avoided devices. Any thread. PoolError.
   u64 replace_chunk(u32 chunk);
 
-  // Tells the engine what chunks could still be made. Any thread.
+  // Tells the engine which chunks could still be created. Any thread.
   void tell_engine();
-  // While a device is exchanged nothing grows, and the tree is not kept open. Any thread; see GrowthHold.
+  // While a device is being replaced nothing grows, and the tree is not kept open. Any thread; see GrowthHold.
   void hold();
   void release();
 
-  // In the upcall thread: what plan `number` needs in the medium, for a checkpoint of `epoch`. stale: it was withdrawn.
+  // In the upcall thread: writes the parts of plan `number` to the medium, for a checkpoint of `epoch`. stale: the plan
+  // was withdrawn.
   Status write(u64 epoch, u32 number);
 
  private:
@@ -93,12 +94,12 @@ class PoolGrower {
     std::vector<pool::OpenedChunk> chunks;  // new ones
     std::vector<u32> slots;                 // their numbers
     std::vector<u32> erased;                // numbers
-    u64 joining = 0;                        // a bit a device
+    u64 joining = 0;                        // one bit for each device
     u64 leaving = 0;
     u64 maps_changed = 0;
     u32 tree_replica_count = 0;
     u32 number = 0;         // space::PoolGrowth::number
-    u64 epoch = 0;          // of what was written for it
+    u64 epoch = 0;          // of the parts that were written for it
     bool is_armed = false;  // a checkpoint may take it up
     bool written = false;
   };
@@ -108,7 +109,7 @@ class PoolGrower {
   void open_store(u32 replica_count);
   bool may_hold_columns(u32 device) const;
   bool has_chunks(u32 page_class) const;
-  // Of the class of the chunk, like it.
+  // The form of chunks like this one.
   pool::ChunkForm form_like(const pool::OpenedChunk& chunk) const;
   std::array<pool::GrowthForecast, format::profile_max> forecast() const;
   std::optional<u64> find_base(u64 size_bytes, const Plan& plan) const;
@@ -147,11 +148,11 @@ class PoolGrower {
   std::unique_ptr<pool::ChunkTree> tree_;
   std::unique_ptr<pool::FreeGranules> free_;
   u32 held_ = 0;
-  u64 avoided_ = 0;     // a bit a device
-  u32 plan_count_ = 0;  // the newest one's number
-  u32 first_new_slot_;  // chunks of the mount have the numbers below
+  u64 avoided_ = 0;     // one bit for each device
+  u32 plan_count_ = 0;  // the number of the newest one
+  u32 first_new_slot_;  // chunks of the mount have smaller numbers
   ChunkBlocks blocks_;
-  bool failed_ = false;  // a checkpoint could not be written: nothing is changed any more
+  bool failed_ = false;  // a checkpoint could not be written: nothing is changed afterwards
   // Between the caller's thread and the upcall thread:
   std::mutex plan_mutex_;
   Plan plan_;

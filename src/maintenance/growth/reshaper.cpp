@@ -96,7 +96,7 @@ void Reshaper::count_chunk() {
   });
 }
 
-// The chunk is gone afterwards, or used as before.
+// Afterwards the chunk is deleted, or used as before.
 std::string Reshaper::move_chunk(const ChunkUsage& chunk) {
   if (chunk.pages_taken == 0) {
     try {
@@ -104,7 +104,7 @@ std::string Reshaper::move_chunk(const ChunkUsage& chunk) {
       count_chunk();
       return "";
     } catch (const pool::PoolError& error) {
-      // Somebody was faster: it is emptied as the others are.
+      // A command allocated pages in it meanwhile: it is emptied like the others.
       if (error.status() != Status::busy) throw;
     }
   }
@@ -146,7 +146,7 @@ JobOutcome Reshaper::remove() {
     const std::vector<u32> chunks = grower_.chunks_on(device);
     if (chunks.empty()) break;
     const std::vector<ChunkUsage> usage = grower_.usage();
-    // Empty ones first: what they leave is room for others.
+    // Empty ones first: their space becomes room for others.
     auto next = usage.end();
     for (auto one = usage.begin(); one != usage.end(); ++one) {
       if (std::find(chunks.begin(), chunks.end(), one->chunk) == chunks.end()) continue;
@@ -165,7 +165,7 @@ JobOutcome Reshaper::remove() {
   return {true, ""};
 }
 
-// Empty chunks beyond one of each class.
+// Deletes empty chunks except for one of each class.
 std::string Reshaper::drop_surplus() {
   std::vector<bool> has_spare(format::profile_max);
   for (const ChunkUsage& chunk : grower_.usage()) {
@@ -179,7 +179,7 @@ std::string Reshaper::drop_surplus() {
       grower_.erase_chunks({chunk.chunk});
       count_chunk();
     } catch (const pool::PoolError& error) {
-      // It is in use by now, or its class needs it.
+      // It is in use meanwhile, or its class needs it.
       const bool stays = error.status() == Status::busy || error.status() == Status::no_space ||
                          error.status() == Status::invalid_argument;
       if (!stays) return error.what();

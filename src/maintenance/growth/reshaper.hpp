@@ -1,13 +1,13 @@
-// Empties devices and evens out how full they are, in the background (`gpu4fs device remove`, `gpu4fs balance`).
+// Empties devices and balances their free space, in the background (`gpu4fs device remove`, `gpu4fs balance`).
 //
 //   Reshaper reshaper(mounted, grower, relocator);
 //   reshaper.start_removal(2, rate);   // or start_balance(rate): one at a time
 //   ... pause, resume, set_rate, cancel of its job, report ...
-//   reshaper.job().stop();             // before the engine stops; what is not done then stays as it is
+//   reshaper.job().stop();             // before the engine stops; unfinished work stays unfinished
 //
-// Both move whole chunks: a new one is made where most is free, if the others have no room for what the old one holds,
-// the old one is emptied and deleted. Every step is durable by itself, so that ending anywhere leaves a pool that is
-// right. All functions but the constructor are for any thread. Host only.
+// Both move whole chunks: a new one is created where most is free if the others have no room for the content of the old
+// one; then the old one is emptied and deleted. Every step is durable by itself, so the pool is consistent wherever the
+// job ends. All functions except the constructor are for any thread. Host only.
 #pragma once
 
 #include <string>
@@ -28,8 +28,8 @@ struct ReshapeReport : JobReport {
   ReshapeKind kind = ReshapeKind::removal;
   u32 device = 0;  // of a removal
   std::string path;
-  u64 chunk_total = 0;   // that are to go, as far as is known
-  u64 chunk_count = 0;   // of these, gone
+  u64 chunk_total = 0;   // that have to be deleted, as far as is known
+  u64 chunk_count = 0;   // those of them that are deleted
   u64 stayed_count = 0;  // pages that cannot be read anywhere
 };
 
@@ -59,7 +59,7 @@ class Reshaper final : private JobWork {
   PoolGrower& grower_;
   Relocator& relocator_;
   ReshapeReport report_;     // under the job's lock
-  RelocationProgress seen_;  // of the chunk that is being emptied; of the thread
+  RelocationProgress seen_;  // of the chunk that is being emptied; used by the thread
   BackgroundJob job_;
 };
 

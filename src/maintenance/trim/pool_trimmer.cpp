@@ -14,7 +14,7 @@ constexpr u64 looks_per_punch = 16;
 
 }  // namespace
 
-// Under `tables`, while the reach is held. The engine touches nothing of the run before it has heard that its memory is
+// Under `tables`, while the reach is held. The engine does not access the run before it is told that its memory is
 // back.
 void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
   struct Piece {
@@ -22,7 +22,7 @@ void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
     u64 offset;
     u64 length;
   };
-  // The engine may know a chunk that is new before the server has it in its table.
+  // The engine may know a new chunk before the server has it in its table.
   if (run.chunk >= mounted_.pool.chunks.size()) return;
   const pool::OpenedChunk& chunk = mounted_.pool.chunks[run.chunk];
   const u64 header = pool::header_area_bytes(chunk.descriptor);
@@ -48,7 +48,7 @@ void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
   report.punch_count += pieces.empty() ? 0 : 1;
 }
 
-// Free ones of each profile that stay, for what is written next.
+// Free regions of each profile that stay, for the next writes.
 u64 PoolTrimmer::kept_regions() const {
   constexpr u64 most = 32;
   return std::clamp(mounted_.pool.superblock.page_total / pages_per_block_2m / 64, u64{1}, most);
@@ -74,7 +74,7 @@ bool PoolTrimmer::has_memory_to_give() {
   return std::any_of(files.begin(), files.end(), [](const auto& file) { return file.grows_with_use(); });
 }
 
-// False: the engine has nothing more, or not now.
+// False: the engine has no more runs, or none at this time.
 bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
   u64 result = 0;
   const u32 mode = now ? u32{wire::trim_now} : 0u;

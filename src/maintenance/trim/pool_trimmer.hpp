@@ -1,9 +1,8 @@
-// Memory of free regions goes back to the system: they are punched out of the files of devices on tmpfs.
+// Returns memory of free regions to the system: punches them out of the files of devices on tmpfs.
 //
-// The engine says which regions may go (space/backing.hpp has why, and what happens to them until they are needed
-// again); here they are punched, a run at a time. What is registered with the GPU is pinned: a punch would free nothing
-// and leave the GPU with pages that the file does not have any more. So it is unregistered before, while no kernel
-// runs.
+// The engine selects the regions (space/backing.hpp explains why, and their state until they are needed again); this
+// code punches them, one run at a time. Memory that is registered with the GPU is pinned: a punch would free nothing
+// and leave the GPU with pages that the file does not contain. So it is unregistered before, while no kernel runs.
 //
 // Any thread; one run at a time. Host only.
 #pragma once
@@ -19,11 +18,11 @@ namespace gpu4fs::maintenance {
 
 struct TrimReport {
   u64 run_count = 0;
-  u64 punch_count = 0;       // of the runs, those that had memory
+  u64 punch_count = 0;       // those of the runs that had memory
   u64 region_count = 0;      // 2 MiB of logical space each
-  u64 byte_count = 0;        // of files that were no holes
-  u64 command_count = 0;     // that the engine got
-  bool is_complete = false;  // nothing more is to be found, or not now: `status`
+  u64 byte_count = 0;        // of files, without holes
+  u64 command_count = 0;     // that were sent to the engine
+  bool is_complete = false;  // there is nothing more, or nothing at this time: `status`
   Status status = Status::ok;
 };
 
@@ -33,10 +32,10 @@ class PoolTrimmer {
   PoolTrimmer(MountedPool& mounted, ChunkMapper& mapper, PoolHost& host)
       : mounted_(mounted), mapper_(mapper), host_(host) {}
 
-  // At most so many runs that have memory, and sixteen times as many that may have none, from where the last call
-  // ended, of what has been free for a whole pass. Nothing while another thread trims.
+  // At most this number of runs with memory, and sixteen times as many that may have none, from the end of the last
+  // call on, among regions that have been free for a whole pass. Does nothing while another thread trims.
   TrimReport trim(u64 runs_max);
-  // Everything that is free after a checkpoint, once through the pool.
+  // Everything that is free after a checkpoint, in one pass over the pool.
   TrimReport trim_all();
 
  private:
@@ -51,7 +50,7 @@ class PoolTrimmer {
   ChunkMapper& mapper_;
   PoolHost& host_;
   std::mutex one_at_a_time_;
-  u64 next_chunk_ = 0;  // under one_at_a_time_: where the next look begins
+  u64 next_chunk_ = 0;  // under one_at_a_time_: where the next search begins
   u64 next_region_ = 0;
 };
 

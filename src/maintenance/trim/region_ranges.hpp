@@ -1,4 +1,4 @@
-// Where regions of a chunk, 512 logical pages each, lie on its columns, with the parities of their rows. Host only.
+// The places of regions of a chunk, 512 logical pages each, on its columns, with the parities of their rows. Host only.
 #pragma once
 
 #include <vector>
@@ -8,15 +8,14 @@
 
 namespace gpu4fs::maintenance {
 
-// Bytes of a column, counted from its first data page. Nothing of another region lies there.
+// Bytes of a column, counted from its first data page. No other region has bytes there.
 struct ColumnRange {
   u32 column;
   u64 offset;
   u64 length;
 };
 
-// All copies of regions [first, first + count), those of a column in ascending order and without gaps where they
-// adjoin.
+// All copies of regions [first, first + count), in ascending order for each column, with adjacent ones joined.
 std::vector<ColumnRange> ranges_of_regions(const format::ChunkDescriptor& chunk, u64 first, u64 count);
 
 }  // namespace gpu4fs::maintenance

@@ -25,7 +25,7 @@ using format::LogContent;
 using format::LogOpcode;
 using format::LogRecord;
 
-constexpr u64 window_bytes = u64{256} << 10;  // stays in the processor's cache
+constexpr u64 window_bytes = u64{256} << 10;  // fits into the processor's cache
 static_assert(window_bytes >= 2 * format::log_record_bytes_max);
 
 // A window over one device's log area.
@@ -33,8 +33,8 @@ class LogArea {
  public:
   LogArea(const pool::OpenedDevice& device, u64 capacity) : device_(device), capacity_(capacity) {}
 
-  // The bytes from `place` on; *available: how many, at least a record's greatest length or up to the area's end. Null:
-  // they cannot be read.
+  // The bytes from `place` on; *available: their number, at least a record's greatest length or up to the area's end.
+  // Null: they cannot be read.
   const u8* at(u64 place, u64* available) {
     const u64 wanted = std::min<u64>(format::log_record_bytes_max, capacity_ - place);
     if (place < begin_ || place + wanted > begin_ + window_.size()) {
@@ -88,7 +88,7 @@ const LogRecord* read_record(std::vector<LogArea>& areas, u64 capacity, u64 lsn,
   return nullptr;
 }
 
-// Records behind a gap are never replayed, but may tell that what lies in the gap had been acknowledged.
+// Records after a gap are never replayed, but may show that records in the gap were acknowledged.
 void look_behind(std::vector<LogArea>& areas, u64 seed, LogScan& scan) {
   for (u64 lsn = scan.end + format::log_record_granule; lsn < scan.start + scan.capacity;
        lsn += format::log_record_granule) {
@@ -100,7 +100,7 @@ void look_behind(std::vector<LogArea>& areas, u64 seed, LogScan& scan) {
 
 constexpr u32 mode_type_mask = 0170000;
 
-// Of a new inode.
+// For a new inode.
 std::string find_number_problem(const LogRecord& record) {
   const bool fits = record.number >= format::inode_number_first_free && record.number < fs::inode_number_max;
   if (!fits) return fmt::format("inode number {}", record.number);
@@ -108,7 +108,7 @@ std::string find_number_problem(const LogRecord& record) {
   return is_generation ? "" : fmt::format("generation {:#x}", record.size);
 }
 
-// Of records that make an inode.
+// For records that create an inode.
 std::string find_creation_problem(const LogRecord& record) {
   std::string problem = find_number_problem(record);
   if (!problem.empty()) return problem;
@@ -121,7 +121,7 @@ std::string find_creation_problem(const LogRecord& record) {
   return GPU4FS_MUTANT(record_type_ignored, fits, true) ? "" : fmt::format("mode {:o}", record.mode);
 }
 
-// Of records that name pages.
+// For records that name pages.
 std::string find_extent_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
   const auto* extents = reinterpret_cast<const u8*>(&record) + layout.extents_offset;
   if (record.extent_count == 0 || record.extent_count > engine::command_extent_capacity) {
@@ -149,7 +149,7 @@ std::string find_extent_problem(const LogRecord& record, const format::LogRecord
   return whole || record.opcode != LogOpcode::allocate ? "" : "part of a page";
 }
 
-// Of fallocate: every extent has its place inside the range, behind the one in front of it.
+// For fallocate: every extent has its place inside the range, after the previous one.
 std::string find_allocation_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
   const bool fits =
       record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
@@ -172,7 +172,7 @@ std::string find_allocation_problem(const LogRecord& record, const format::LogRe
   return "";
 }
 
-// Of records of rows. What the row is like the engine knows.
+// For records of rows. Only the engine knows the shape of the row.
 std::string find_row_problem(const LogRecord& record) {
   const u64 pages = record.data_length / page_size;
   const u64 written = popcount(record.number);
@@ -184,7 +184,7 @@ std::string find_row_problem(const LogRecord& record) {
 
 std::string find_argument_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
   if (record.name_length > name_length_max || record.second_name_length > name_length_max) return "names";
-  // Of a kind that a later version has, the scan stops at the record.
+  // The scan stops at a record of a kind that only a later version knows.
   const format::LogRow* row = format::find_log_row(record.opcode);
   if (row == nullptr) return "";
   if (!format::names_pages(row->content) && record.extent_count != 0) return "extents";

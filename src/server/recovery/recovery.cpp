@@ -24,7 +24,7 @@ constexpr std::array<RecoveryStep, step_count> steps{{
     {"checkpoint", "the recovered state", "writes it and empties the log", "Writing the recovered state."},
 }};
 
-// Runs the steps of one recovery.
+// Executes the steps of one recovery.
 class Recovery {
  public:
   explicit Recovery(const session::ServerOptions& options) : options_(options) {}
@@ -87,7 +87,7 @@ class Recovery {
     options.purpose = session::ServerPurpose::recovery;
     options.write_errors_before = 0;
     server_ = std::make_unique<PoolServer>(options);
-    // Between the look and now somebody else may have mounted the pool.
+    // Another process may have mounted the pool in between.
     const format::Superblock& now = server_->superblock();
     if (now.epoch != superblock_.epoch || now.log_start != superblock_.log_start ||
         now.log_seed != superblock_.log_seed) {
@@ -117,7 +117,7 @@ class Recovery {
     note(step_replay, log_.record_count, fmt::format("{} operations carried out", log_.record_count));
   }
 
-  // The checkpoint says that the log begins after everything that was replayed.
+  // According to the checkpoint, the log begins after everything that was replayed.
   void finish() {
     begin();
     session_.reset();
@@ -134,7 +134,7 @@ class Recovery {
 
   const session::ServerOptions& options_;
   RecoveryReport report_;
-  format::Superblock superblock_{};  // that the log belongs to
+  format::Superblock superblock_{};  // to which the log belongs
   LogScan scan_;
   VerifiedLog log_;
   std::unique_ptr<PoolServer> server_;

@@ -20,18 +20,18 @@ using format::LogOpcode;
 using format::LogRecord;
 using wire::Opcode;
 
-// A scan lets no other records through.
+// A scan accepts no other records.
 const format::LogRow& row_of(const LogRecord& record) {
   const format::LogRow* row = format::find_log_row(record.opcode);
   GPU4FS_CHECK(row != nullptr);
   return *row;
 }
 
-// Fields whose meaning differs between the record and the command.
+// Sets fields whose meaning differs between the record and the command.
 void set_arguments(const LogRecord& record, LogContent content, wire::Command& command) {
   switch (content) {
     case LogContent::creation:
-      // Asked for, before umask and inheritance; what came of it the handler takes from the record.
+      // The requested mode, before umask and inheritance; the handler takes the final one from the record.
       command.mode = record.mask;
       command.mask = 0;
       command.aux = record.device;
@@ -64,7 +64,7 @@ void set_arguments(const LogRecord& record, LogContent content, wire::Command& c
   }
 }
 
-// The command that carries out the record in the session's memory at `address`.
+// The command that replays the record in the session's memory at `address`.
 wire::Command replay_command(const LogRecord& record, u64 address) {
   const u32 name_bytes = u32{record.name_length} + record.second_name_length;
   const format::LogRecordLayout layout = format::log_record_layout(name_bytes, record.data_length, record.extent_count);
@@ -125,8 +125,8 @@ u64 named_pages(const LogRecord& record) {
 
 VerifiedLog verify_records(session::ServerSession& session, const LogScan& scan) {
   VerifiedLog log;
-  // Nothing of a row that may be half written is read before all are whole again. One that was never begun may be
-  // written as well, wherever the log turns out to end.
+  // Rows that may be half written are completed before any part of them is read. A row whose write had not begun may be
+  // written as well, wherever the end of the log is found to be.
   for (u64 i = 0; i < scan.record_count(); ++i) {
     const LogRecord& record = scan.record(i);
     if (record.opcode != LogOpcode::row) continue;
@@ -160,7 +160,7 @@ void replay_records(session::ServerSession& session, const LogScan& scan, u64 re
     const LogRecord& record = scan.record(i);
     if (record.opcode == LogOpcode::row) continue;
     const Status status = call(session, record, false);
-    // It may have been carried out before a checkpoint of an earlier attempt.
+    // It may have been done before a checkpoint of an earlier attempt.
     const bool was_done = GPU4FS_MUTANT(
         replay_of_done_refused, status == Status::no_attribute && record.opcode == LogOpcode::remove_attribute, false);
     if (status != Status::ok && !was_done) fail("a logged operation cannot be carried out", record, status);
