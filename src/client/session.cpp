@@ -44,7 +44,7 @@ Reply Session::finish(u64 position) {
 Reply Session::call(const wire::Command& command) {
   u64 position = 0;
   const Status status = submit(command, &position);
-  // A caller that waits for each command never fills the ring, unless nothing completes any more.
+  // A caller that waits for each command never fills the ring, unless the engine completes nothing.
   if (status != Status::ok) return {Status::engine_died, 0};
   return finish(position);
 }

@@ -1,11 +1,11 @@
-// A session: one thread's way to hand commands to an engine. Host only.
+// A session: the way in which one thread sends commands to an engine. Host only.
 //
-// A session owns one ring and one data area in memory shared with the engine. It is used by one thread at a
-// time and shares nothing with other sessions. What a command refers to (names, file data, attributes)
-// lies in the data area; address_of() gives the form that commands carry.
+// A session owns one ring and one data area in memory that it shares with the engine. It is used by one thread at a
+// time and shares nothing with other sessions. Everything that a command refers to (names, file data, attributes) is in
+// the data area; address_of() returns the form in which commands refer to it.
 //
-// How a wait passes is the port's business: in the process of a CPU engine the thread executes engine work
-// until its own command is complete, elsewhere it spins for some microseconds and then sleeps.
+// The port defines how a wait passes: in the process of a CPU engine the thread executes engine work until its own
+// command is complete; elsewhere it spins for some microseconds and then sleeps.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@
 
 namespace gpu4fs::client {
 
-// `result` means what wire::Opcode says, and is 0 unless status is ok.
+// wire::Opcode defines the meaning of `result`, which is 0 unless status is ok.
 struct Reply {
   Status status = Status::ok;
   u64 result = 0;
 };
 
-// What a session is made of. `owner` keeps memory and port alive and takes leave of the engine when it
-// goes; a session in the engine's process and one behind a socket differ only here.
+// The parts of a session. `owner` keeps memory and port alive, and closes the session at the engine when it is
+// destroyed. Sessions in the engine's process and sessions behind a socket differ only here.
 struct Connection {
   ring::RingProducer producer{};
   ring::EnginePort* port = nullptr;
@@ -48,18 +48,18 @@ class Session {
   // The ring address of a byte of the data area.
   u64 address_of(const void* place) const;
 
-  // Submits one command and waits for its completion. engine_died if the engine is no more.
+  // Submits one command and waits for its completion. engine_died if the engine has died.
   Reply call(const wire::Command& command);
 
-  // Submits commands that run in order, the next only after success of the one before, and waits for all.
-  // The link flags are set here. 1 <= commands.size() <= linked_max and == replies.size(). Those behind a
-  // failed one answer `cancelled`. Returns the first failure or ok.
+  // Submits commands that run in order, each only after success of the previous one, and waits for all. The link flags
+  // are set here. 1 <= commands.size() <= linked_max and == replies.size(). Commands after a failed one answer
+  // `cancelled`. Returns the first failure or ok.
   static constexpr u32 linked_max = 16;
   Status call_linked(std::span<const wire::Command> commands, std::span<Reply> replies);
 
-  // Asynchronous use: submit() hands a command over and answers its position, `again` if the ring is
-  // full; finish() waits for it. Every position is finished once, in any order, before `depth` later ones
-  // are submitted. The engine may sleep until wake_engine() or a finish().
+  // Asynchronous use: submit() publishes a command and returns its position, or `again` if the ring is full; finish()
+  // waits for it. Every position is finished once, in any order, before `depth` later ones are submitted. The engine
+  // may sleep until wake_engine() or a finish().
   Status submit(const wire::Command& command, u64* position);
   void wake_engine();
   bool is_done(u64 position) const;

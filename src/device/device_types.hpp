@@ -1,5 +1,5 @@
-// Devices as the engine sees them. A Device is plain data in engine memory; what it can do is decided by
-// a switch over its kind, because a host function pointer means nothing in a kernel.
+// Devices in the view of the engine. A Device is plain data in engine memory. A switch over its kind selects its
+// operations, because a host function pointer has no meaning in a kernel.
 #pragma once
 
 #include "base/config.hpp"
@@ -15,8 +15,8 @@ class DeviceStack;  // device/stack/device_stack.hpp
 
 enum DeviceUse : u32 {
   device_in_use = 0,
-  device_failed_for_good = 1,  // missing or given up: nothing reads or writes it; base may be null
-  device_rebuilding = 2,       // everything that is written goes to it too, nobody reads what it holds
+  device_failed_for_good = 1,  // missing or given up: it is neither read nor written; base may be null
+  device_rebuilding = 2,       // all writes go to it too, but its content is not read
 };
 
 struct Device {

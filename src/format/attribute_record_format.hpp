@@ -1,4 +1,4 @@
-// Attributes of an inode as commands and the operation log carry them (docs/internals/format.md, section 11).
+// Attributes of an inode in commands and in the operation log (docs/internals/format.md, section 11).
 #pragma once
 
 #include <cstdint>

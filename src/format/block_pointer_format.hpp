@@ -1,8 +1,8 @@
 // Block pointers of format version 1 (docs/internals/format.md, section 6). The thesis' pointers (Maucher 2022, section
 // 4.2.1) are the model.
 //
-// A pointer is one little-endian 64-bit word. All blocks are aligned to at least 128 bytes, so the
-// seven low bits are free for tags:
+// A pointer is one little-endian 64-bit word. All blocks are aligned to at least 128 bytes, so the seven low bits are
+// used for tags:
 //
 //   bits 0-1   size tag: 0 inode slot (unused by version 1), 1 4 KiB, 2 2 MiB, 3 1 GiB
 //   bit  2     indirect: the 4 KiB block holds 512 slots of the level below
@@ -53,8 +53,8 @@ struct BlockPointer {
   GPU4FS_FN constexpr std::uint64_t address() const { return raw & address_mask; }
   GPU4FS_FN constexpr BlockSize size() const { return static_cast<BlockSize>(raw & size_mask); }
 
-  // Hostile-input test: a hole is all zero; reserved bits are zero; indirect blocks are 4 KiB and
-  // never unwritten; the address is aligned to the block's size; version 1 knows no inode slots.
+  // Test of untrusted input: a hole is all zero; reserved bits are zero; indirect blocks are 4 KiB and never unwritten;
+  // the address is aligned to the block's size; version 1 has no inode slots.
   GPU4FS_FN constexpr bool is_well_formed() const {
     if (!is_valid()) return raw == 0;
     if ((raw & reserved_bit) != 0 || is_physical() || size() == BlockSize::inode_slot) return false;

@@ -1,11 +1,10 @@
-// Chunks of format version 2: the logical address space and what lies in front of its pages.
+// Chunks of format version 2: the logical address space and the structures before its pages.
 //
-// Logical addresses are bytes. Logical space is cut into granules of chunk_size (a power of two fixed
-// per pool); a logical chunk covers one or more whole granules and is stored in column_count physical
-// chunks ("columns"), each an extent of a device (thesis Lucka 2023, chapter 4). Granule 0 belongs to no
-// chunk, so that address 0 names no page. A column begins with a header area of header_pages pages;
-// columns 0..redundancy carry the same header, the others leave the area unused. The chunk's data pages
-// follow the header area of each column.
+// Logical addresses are bytes. Logical space is divided into granules of chunk_size (a power of two that is fixed for
+// each pool). A logical chunk covers one or more whole granules and is stored in column_count physical chunks
+// ("columns"), each an extent of a device (thesis Lucka 2023, chapter 4). Granule 0 belongs to no chunk, so address 0
+// names no page. A column begins with a header area of header_pages pages; columns 0..redundancy carry the same header,
+// the others leave the area unused. The chunk's data pages follow the header area of each column.
 //
 // Header area, in pages:
 //   0                        ChunkHeader
@@ -18,13 +17,13 @@
 //   ..                       place B of each page
 //   ..                       unused up to header_pages (a multiple of 16 pages)
 //
-// Of the two bitmap slots the one with the greatest epoch not beyond the superblock's counts. A
-// checkpoint writes the other one, and only for chunks that changed. Mounting a pool for writing first
-// clears the header of any slot beyond the superblock's epoch. The superblock has the sum of the checksums of all slots
-// that count: a sum that differs shows a slot that was lost.
+// Of the two bitmap slots, the one with the greatest epoch not beyond the superblock's is current. A checkpoint writes
+// the other one, and only for chunks that changed. Mounting a pool for writing first clears the header of any slot
+// beyond the superblock's epoch. The superblock has the sum of the checksums of all current slots: a different sum
+// shows that a slot was lost.
 //
-// The slot's header verifies its bitmap and its table, and the table every page of descriptors and says in which of its
-// two places it is. A checkpoint writes pages of descriptors that changed to the places that the slot that counts does
+// The slot's header verifies its bitmap and its table. The table verifies every page of descriptors and says in which
+// of its two places it is. A checkpoint writes changed pages of descriptors to the places that the current slot does
 // not name.
 #pragma once
 
@@ -40,17 +39,17 @@ inline constexpr std::uint32_t chunk_header_magic = 0x48433447;  // "G4CH"
 inline constexpr std::uint32_t bitmap_slot_magic = 0x42433447;   // "G4CB"
 inline constexpr std::uint32_t chunk_tree_magic = 0x54433447;    // "G4CT"
 
-// Logical space ends below this many granules, so that a table by granule stays small.
+// Logical space ends below this many granules, so a table by granule stays small.
 inline constexpr std::uint64_t logical_granule_max = std::uint64_t{1} << 24;
 
 // Levels of redundancy.
 enum class RaidLevel : std::uint8_t { single = 1, raid0 = 2, raid1 = 3, raid5 = 4, raid6 = 5, raid7 = 6 };
 
-// A level with its number of columns where it has several: what superblocks and inodes say. The first six are levels.
-// From `physical` on: one column on the device whose index is the difference. Free and used pages are counted by
-// profile (space).
+// A level and, if it allows several, its number of columns: the value in superblocks and inodes. The first six are
+// levels. From `physical` on: one column on the device whose index is the difference. Free and used pages are counted
+// by profile (space).
 enum class Profile : std::uint16_t {
-  none = 0,  // of an inode: what the pool has for data
+  none = 0,  // of an inode: the pool's profile for data
   single = 1,
   raid0 = 2,
   raid1 = 3,
@@ -61,7 +60,7 @@ enum class Profile : std::uint16_t {
   raid1c4 = 8,
   physical = 9,
 };
-inline constexpr std::uint32_t pool_profile_max = 8;  // that data whose inode names none, and metadata, can have
+inline constexpr std::uint32_t pool_profile_max = 8;  // of metadata, and of data whose inode names none
 inline constexpr std::uint32_t physical_device_max = 56;
 inline constexpr std::uint32_t profile_max = pool_profile_max + physical_device_max;
 
@@ -103,7 +102,7 @@ GPU4FS_FN constexpr const char* pool_profile_name(Profile profile) {
   }
 }
 
-// As mkfs has it: "raid1c3", "physical:12".
+// The name in mkfs: "raid1c3", "physical:12".
 struct ProfileName {
   char text[16];
 };
@@ -120,7 +119,7 @@ GPU4FS_FN constexpr ProfileName profile_name(Profile profile) {
   return name;
 }
 
-// What a chunk may hold, and that it lies on a given device.
+// The permitted content of a chunk, and whether it lies on a given device.
 enum ChunkFlags : std::uint32_t {
   chunk_flag_data = 1u << 0,
   chunk_flag_metadata = 1u << 1,
@@ -129,7 +128,7 @@ enum ChunkFlags : std::uint32_t {
   chunk_flag_known = chunk_flag_any_content | chunk_flag_physical,
 };
 
-// First page of a header area; never changes after the chunk was made.
+// First page of a header area; never changes after the chunk was created.
 struct ChunkHeader {
   std::uint32_t magic;
   std::uint16_t version;  // 1
@@ -143,7 +142,7 @@ struct ChunkHeader {
 };
 static_assert(sizeof(ChunkHeader) == page_size);
 
-// One page in front of a bitmap.
+// The page before a bitmap.
 struct BitmapSlotHeader {
   std::uint32_t magic;
   std::uint16_t version;          // 2
@@ -152,23 +151,23 @@ struct BitmapSlotHeader {
   std::uint64_t bitmap_checksum;  // XXH3-64 of the bitmap's bytes (whole pages), seed = base_address
   std::uint64_t base_address;     // of the chunk; of a device's chunk map: device index
   std::uint64_t epoch;
-  std::uint64_t bit_count;  // bits that mean something; those beyond are zero
+  std::uint64_t bit_count;  // bits with a meaning; those beyond are zero
   std::uint64_t set_count;  // of them set
   std::uint64_t
-      descriptor_table_checksum;  // XXH3-64 of the table's bytes (whole pages), seed: descriptor_table_seed();
-                                  // 0 in a chunk map, which has none
+      descriptor_table_checksum;  // XXH3-64 of the table's bytes (whole pages), seed: descriptor_table_seed(); 0 in a
+                                  // chunk map, which has no table
   std::uint8_t reserved[4032];
 };
 static_assert(sizeof(BitmapSlotHeader) == page_size);
 
 // Page flags.
 inline constexpr std::uint32_t page_flag_in_parity = 1;  // the parities of the page's row include its bytes
-// The page of descriptors that it was in was damaged in all copies: the descriptor is what stood there. A page that
-// matches its checksum is right all the same; whether parities include it nobody knows.
+// Its page of descriptors was damaged in all copies: the descriptor has the bytes that were found. A page that matches
+// its checksum is right nevertheless; whether parities include it is unknown.
 inline constexpr std::uint32_t page_flag_unverified = 2;
 inline constexpr std::uint32_t page_flag_known = page_flag_in_parity | page_flag_unverified;
 
-// One per logical data page. Changes only while its page is free.
+// One for each logical data page. Changes only while its page is free.
 struct PageDescriptor {
   std::uint64_t checksum;     // XXH3-64 of the 4 KiB, seed = its logical address
   std::uint32_t birth_epoch;  // low 32 bits of the epoch in which it was written
@@ -204,7 +203,7 @@ struct ChunkLayout {
   std::uint64_t bitmap_pages;      // of one bitmap
   std::uint64_t table_pages;       // of one descriptor table
   std::uint64_t descriptor_pages;  // of one place
-  std::uint64_t bitmap_a_page;     // page of slot A's header in the header area; bitmap and table behind it
+  std::uint64_t bitmap_a_page;     // page of slot A's header in the header area; bitmap and table follow
   std::uint64_t bitmap_b_page;
   std::uint64_t descriptors_page;  // place A of page 0
   std::uint64_t header_pages;      // whole area
@@ -261,7 +260,8 @@ struct ChunkDescriptor {
   std::uint16_t column_count;         // 1..64
   std::uint32_t stripe_length_bytes;  // 0 for `single`
   std::uint32_t flags;                // ChunkFlags
-  std::uint32_t physical_device;  // with chunk_flag_physical: index of the device that the column lies on, else zero
+  std::uint32_t physical_device;  // with chunk_flag_physical: index of the device that the column lies on, otherwise
+                                  // zero
   std::uint64_t epoch_created;
 };
 static_assert(sizeof(ChunkDescriptor) == 40);

@@ -1,15 +1,14 @@
 // Directory pages of format version 1: a multi-level extendible hash tree.
 //
-// A directory is a file whose pages are index nodes and leaves. Page 0 is the root: a leaf at first,
-// an index node once it has overflowed. A name's position is its 64-bit hash, XXH3-64 of its bytes
-// seeded with the pool's name_hash_seed. The root consumes the top 9 bits of the hash, a node below it
-// the next 9, and so on (at most 7 levels). A node's 512 slots each hold a child's page index in the
-// directory file; a leaf of local depth d (0..9, relative to its node) stands in 2^(9-d) adjacent
-// slots aligned to that number. A leaf that overflows splits in two (depth + 1); at depth 9 it is
-// replaced by a new node whose 512 slots all name it, with depth 0.
+// A directory is a file whose pages are index nodes and leaves. Page 0 is the root: initially a leaf, and an index node
+// once it has overflowed. A name's position is its 64-bit hash, XXH3-64 of its bytes seeded with the pool's
+// name_hash_seed. The root consumes the top 9 bits of the hash, a node below it the next 9, and so on (at most 7
+// levels). A node's 512 slots each hold a child's page index in the directory file. A leaf of local depth d (0..9,
+// relative to its node) is in 2^(9-d) adjacent slots aligned to that number. A leaf that overflows splits in two (depth
+// + 1); at depth 9 it is replaced by a new node whose 512 slots all name it, with depth 0.
 //
-// A leaf holds slots sorted by (hash, name) growing upwards from byte 32 and an entry heap growing
-// downwards from byte 4096. Enumeration runs in hash order, so a cursor survives inserts and splits.
+// A leaf has slots sorted by (hash, name) that grow upwards from byte 32, and an entry heap that grows downwards from
+// byte 4096. Enumeration follows hash order, so a cursor survives inserts and splits.
 #pragma once
 
 #include <cstddef>

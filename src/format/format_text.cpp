@@ -37,7 +37,7 @@ std::string magic_text(std::uint32_t magic) {
   return escape_name({letters, 4});
 }
 
-// A structure at any offset of a page, alignment aside.
+// A structure at any offset of a page, without regard to alignment.
 template <class T>
 T read_struct(const void* page, std::size_t offset) {
   T value;

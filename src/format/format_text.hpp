@@ -1,8 +1,8 @@
 // Format structures as text, for `gpu4fs dump`, for fsck and for logs. Host only.
 //
-// Every function accepts any bytes: nothing is assumed to be valid, counts and offsets inside a
-// page are bounded, names are escaped. Structures print as "field: value" lines without a newline
-// at the end; pointers and times print as one word group.
+// Every function accepts any bytes: nothing is assumed to be valid, counts and offsets inside a page are bounded, and
+// names are escaped. Structures are printed as "field: value" lines without a newline at the end, pointers and times as
+// a few words.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ std::string to_text(ColumnAddress address);
 std::string to_text(Profile profile);
 std::string to_text(RaidLevel level);
 
-// `page` is 4096 bytes: a directory leaf or node, told apart by the magic.
+// `page` is 4096 bytes: a directory leaf or node, distinguished by the magic.
 std::string directory_page_text(const void* page);
 // `page` is 4096 bytes: an attribute page. Values are shown as lengths.
 std::string attribute_page_text(const void* page);

@@ -1,9 +1,9 @@
 // Inodes of format version 1: 256 bytes, sixteen to a page of the inode file.
 //
-// The first 128 bytes are the thesis' core (Maucher 2022, section 4.2.2); the rest is the extension.
-// Times are 34.30: seconds since time_seconds_min in the upper 34 bits, nanoseconds in the lower 30.
-// Content of at most 128 bytes (short files, symbolic links) lives in the inode itself, over the seven
-// slots and the first 72 bytes of the extension, when flag_inline is set.
+// The first 128 bytes are the thesis' core (Maucher 2022, section 4.2.2); the rest is the extension. Times are 34.30:
+// seconds since time_seconds_min in the upper 34 bits, nanoseconds in the lower 30. If flag_inline is set, content of
+// at most 128 bytes (short files, symbolic links) is in the inode itself, in place of the seven slots and the first 72
+// bytes of the extension.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ inline constexpr std::uint64_t inode_number_inode_bitmap = 2;   // one bit an in
 inline constexpr std::uint64_t inode_number_orphan_bitmap = 3;  // one bit an inode: no name, still open
 inline constexpr std::uint64_t inode_number_first_free = 16;    // 4 to 15 are reserved and marked used
 
-// Heights that mkfs gives the three files above and that never change, so that walking them needs
-// no lock: 7 * 512^3 pages of 16 inodes, 7 * 512^2 pages of 32768 bits.
+// Heights that mkfs gives the three files above and that never change, so no lock is needed to walk them: 7 * 512^3
+// pages of 16 inodes, 7 * 512^2 pages of 32768 bits.
 inline constexpr unsigned inode_file_height = 3;
 inline constexpr unsigned inode_bitmap_height = 2;
 
@@ -36,8 +36,8 @@ enum InodeFlags : std::uint32_t {
   inode_flag_append_only = 1u << 1,     // FS_APPEND_FL
   inode_flag_immutable = 1u << 2,       // FS_IMMUTABLE_FL
   inode_flag_no_dump = 1u << 3,         // FS_NODUMP_FL
-  inode_flag_no_access_time = 1u << 4,  // FS_NOATIME_FL: reading leaves the access time
-  // Those that users see and set, and of them those that take a right of their own.
+  inode_flag_no_access_time = 1u << 4,  // FS_NOATIME_FL: reads do not change the access time
+  // Flags that users see and set, and those of them that need a privilege.
   inode_flags_of_users = inode_flag_append_only | inode_flag_immutable | inode_flag_no_dump | inode_flag_no_access_time,
   inode_flags_of_administrators = inode_flag_append_only | inode_flag_immutable,
   inode_flag_known = inode_flag_inline | inode_flags_of_users,
@@ -57,13 +57,13 @@ struct Inode {
   std::uint8_t version;                  // 1; 0 in a never used inode
   BlockPointer attributes;               // the tree of extended attributes, of level attribute_height, or a hole
   std::uint32_t flags;                   // InodeFlags
-  std::uint32_t generation;              // goes on with each reuse of this number, survives freeing
+  std::uint32_t generation;              // increases with each reuse of this number, survives freeing
   BlockPointer slots[inode_slot_count];  // level = height; inline_data begins here
   std::uint8_t inline_tail[72];
   std::uint64_t page_count;        // 4 KiB units allocated: content, indirect blocks, all of attributes
   std::uint64_t parent_or_device;  // directories: inode number of the parent; devices: dev_t
   std::uint64_t entry_count;       // directories: names in it ("." and ".." not counted)
-  std::uint16_t profile;           // Profile of new blocks, 0: the pool's for data
+  std::uint16_t profile;           // Profile of new blocks, 0: the pool's profile for data
   std::uint8_t attribute_height;   // 0: `attributes` is a page of entries or a hole
   std::uint8_t reserved[29];       // zero
 
@@ -81,20 +81,20 @@ static_assert(offsetof(Inode, page_count) == 72 + inode_inline_capacity);
 static_assert(offsetof(Inode, profile) == 224);
 static_assert(offsetof(Inode, attribute_height) == 226);
 
-// Generations of inodes that are made: 1 to 2^32 - 1, and then from 1 on again. 0 is that of a number that was never
-// used, and of the inodes that a new pool begins with. `skip`: how many are left out.
+// Generations of created inodes: 1 to 2^32 - 1, and then from 1 on again. Numbers that were never used, and the inodes
+// of a new pool, have generation 0. `skip`: how many are left out.
 GPU4FS_FN constexpr std::uint32_t generation_after(std::uint32_t last, std::uint32_t skip) {
   return static_cast<std::uint32_t>((std::uint64_t{last} + skip) % 0xffffffffu + 1);
 }
-// Which of two is the later one: the greater one, unless they are so far apart that the smaller one is behind the turn.
+// The later one of two: the greater one, unless they are so far apart that the smaller one comes after the wrap-around.
 GPU4FS_FN constexpr bool generation_is_later(std::uint32_t a, std::uint32_t b) {
   if (a == 0 || b == 0) return a > b;
   const std::uint32_t distance = a > b ? a - b : b - a;
   return distance > (3u << 30) ? a < b : a > b;
 }
 
-// Time stamps, 34.30: 1901-12-13T20:45:52Z to 2446-05-10T22:38:55Z, the range of ext4. What lies outside is clamped.
-// The order of times is that of their words. Inodes that are not in use are zero there, which is no time of theirs.
+// Time stamps, 34.30: 1901-12-13T20:45:52Z to 2446-05-10T22:38:55Z, the range of ext4. Times outside are clamped. Times
+// are ordered like their words. Inodes that are not in use have zeros there, which are not times.
 inline constexpr std::int64_t time_seconds_min = -(std::int64_t{1} << 31);
 inline constexpr std::int64_t time_seconds_max = time_seconds_min + (std::int64_t{1} << 34) - 1;
 

@@ -1,12 +1,12 @@
-// The records of the operation log: all that any layer knows of one kind stands here, in one row. What has no row is
-// refused (docs/internals/format.md has the list for readers of the medium).
+// The records of the operation log. Everything that any layer knows of one kind is in one row. A record without a row
+// is refused (docs/internals/format.md has the list for readers of the medium).
 //
-//   number    on the medium, ascending and never used again
+//   number    on the medium, ascending and never reused
 //   name      LogOpcode
-//   command   what carries it out again (wire/record_commands.hpp); noop of what there is nothing to do for
-//   content   what the fields mean: what a scan checks (server/recovery/log_scan.cpp) and the command is made of
-//             (server/recovery/replay.cpp)
-//   replays   how often it may be carried out
+//   command   the command that replays it (wire/record_commands.hpp); noop if there is nothing to do
+//   content   the meaning of the fields: a scan checks them by it (server/recovery/log_scan.cpp), and the command is
+//             made by it (server/recovery/replay.cpp)
+//   replays   how often it may be replayed
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ namespace gpu4fs::format {
 enum class LogContent : std::uint8_t {
   filler,      // nothing
   plain,       // the command's fields
-  renaming,    // the command's fields; number: of the whiteout, if the mask has one
-  creation,    // number, mode, device; mask: the mode that was asked for
+  renaming,    // the command's fields; number: of the whiteout, if the mask requests one
+  creation,    // number, mode, device; mask: the requested mode
   bytes,       // size: data_length
-  extents,     // pages that hold data; offset, size
-  unwritten,   // pages that hold nothing; offset, size, whole pages
-  allocation,  // pages that hold nothing; offset, size, mode: FALLOC_FL_*, mask: LogAllocateMask
+  extents,     // pages with content; offset, size
+  unwritten,   // pages without content; offset, size, whole pages
+  allocation,  // pages without content; offset, size, mode: FALLOC_FL_*, mask: LogAllocateMask
   size,        // size: of the file
-  range,       // offset, size: what is punched
+  range,       // offset, size: the punched range
   attributes,  // data: AttributeRecord
   row,         // see log_format.hpp
 };
 
 enum class Replays : std::uint8_t {
-  once,   // it counts as done in its commit
-  twice,  // it may take several commits and be begun again, and counts as done when the next record begins
+  once,   // it counts as replayed with its commit
+  twice,  // it may take several commits and be restarted, and counts as replayed when the next record begins
 };
 
 // "File" stands for the inode number in `inode`.

@@ -11,15 +11,15 @@
 //   log_offset         op-log area, log_bytes (format/log_format.hpp)
 //   chunk_area_offset  physical chunks, in granules of 64 KiB, up to the device's end
 //
-// A superblock page is valid when magic, version and checksum hold. The newest valid epoch of all slots
-// of all devices of the pool is the pool's state: a superblock is written only after everything it
-// refers to was flushed. Before epoch N + 1 is written to any device, every device must hold epoch N
-// durably, so that a torn write never costs a device its only usable slot; after a crash a mount for
-// writing first completes epoch N on the devices that lack it.
+// A superblock page is valid if magic, version and checksum are right. The newest valid epoch of all slots of all
+// devices of the pool is the pool's state: a superblock is written only after everything that it refers to was flushed.
+// Before epoch N + 1 is written to any device, every device must hold epoch N durably, so a torn write never destroys
+// the only usable slot of a device. After a crash a mount for writing first completes epoch N on the devices that lack
+// it.
 //
-// A pool may go on without a device. From then on the superblocks of the others name it in `stale_since`, and nothing
-// that it lacks is acknowledged as durable before such a superblock is: whatever a stale device holds does not count.
-// A device can leave the pool when no chunk has a column on it: superblocks then have no UUID at its index.
+// A pool may continue without a device. Then the superblocks of the others name it in `stale_since`, and changes that
+// it lacks are acknowledged as durable only after such a superblock is durable. The content of a stale device is
+// ignored. A device can leave the pool if no chunk has a column on it; then superblocks have no UUID at its index.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ inline constexpr std::uint64_t superblock_offset_a = 64 * 1024;
 inline constexpr std::uint64_t superblock_offset_b = 128 * 1024;
 inline constexpr std::uint64_t layout_area_offset = 256 * 1024;
 inline constexpr std::uint64_t physical_granule_bytes = 64 * 1024;
-inline constexpr std::uint64_t epoch_max = std::uint64_t{1} << 62;  // so that counting on never wraps
+inline constexpr std::uint64_t epoch_max = std::uint64_t{1} << 62;  // so incrementing never wraps
 inline constexpr std::uint64_t chunk_size_min = 8ull << 20;
 inline constexpr std::uint64_t chunk_size_max = 1ull << 30;
 
@@ -48,11 +48,12 @@ inline constexpr std::uint64_t feature_compatible_known = 0;
 inline constexpr std::uint64_t feature_read_only_compatible_known = 0;
 enum IncompatibleFeatures : std::uint64_t {
   feature_data_checksums = 1u << 0,   // every data page has a checksum; cleared: only metadata has
-  feature_operation_log = 1u << 1,    // the log may hold what no checkpoint has; cleared: every sync is a checkpoint
+  feature_operation_log = 1u << 1,    // the log may hold operations that are in no checkpoint; cleared: every sync is a
+                                      // checkpoint
   feature_stale_devices = 1u << 2,    // stale_since names a device
   feature_mixed_profiles = 1u << 3,   // chunks of several profiles; the two fields are those of data and metadata
   feature_removed_devices = 1u << 4,  // indices below device_count have no device: their UUID is zero
-  feature_physical = 1u << 5,         // with feature_mixed_profiles: chunks that say on which device they lie
+  feature_physical = 1u << 5,         // with feature_mixed_profiles: chunks that name the device on which they lie
 };
 inline constexpr std::uint64_t feature_incompatible_known = feature_data_checksums | feature_operation_log |
                                                             feature_stale_devices | feature_mixed_profiles |
@@ -107,12 +108,12 @@ struct Superblock {
   std::uint64_t log_start;     // LSN of the first record that this epoch does not include
   std::uint64_t log_seed;      // of the checksums of its records
   std::uint64_t log_capacity;  // bytes of the op-log; 0: the least log_bytes of the devices that hold it
-  std::uint64_t slot_sum;      // of the checksums of all chunks' bitmap slots that count, modulo 2^64
+  std::uint64_t slot_sum;      // of the checksums of all current bitmap slots of chunks, modulo 2^64
   std::uint8_t reserved2[224];
   DevicePart device;  // of the device that holds this copy
   Inode inode_file;   // inode 0
   std::uint8_t device_uuids[device_count_max][16];
-  std::uint64_t stale_since[device_count_max];  // first epoch that the device lacks a part of; 0: it has all
+  std::uint64_t stale_since[device_count_max];  // first epoch of which the device lacks a part; 0: it is complete
   std::uint8_t reserved3[page_size - 2400];
 };
 static_assert(offsetof(Superblock, pool_uuid) == 32);
@@ -126,7 +127,7 @@ static_assert(offsetof(Superblock, stale_since) == 1888);
 static_assert(offsetof(Superblock, reserved3) == 2400);
 static_assert(sizeof(Superblock) == page_size);
 
-// False for an index whose device was removed, and for those beyond the devices.
+// False for an index whose device was removed, and for indices beyond device_count.
 GPU4FS_FN inline bool has_device(const Superblock& superblock, std::uint32_t index) {
   std::uint8_t any = 0;
   for (std::uint32_t i = 0; i < 16; ++i) any = static_cast<std::uint8_t>(any | superblock.device_uuids[index][i]);

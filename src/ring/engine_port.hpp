@@ -1,4 +1,5 @@
-// What a client needs of an engine besides the ring. Host only. The engine's host side implements it.
+// The part of an engine's interface that a client needs besides the ring. Host only. The engine's host side implements
+// it.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,18 @@ class Predicate {
   bool (*call_)(const void*);
 };
 
-// One session's way to the engine. Calls are made by the session's producer thread.
+// One session's connection to the engine. The session's producer thread makes the calls.
 class EnginePort {
  public:
   virtual ~EnginePort() = default;
 
-  // Commands up to (not including) `end_position` have been published and nobody will wait for them soon:
-  // wakes the engine if it sleeps.
+  // Commands up to (not including) `end_position` have been published, and no thread will wait for them soon: wakes the
+  // engine if it sleeps.
   virtual void doorbell() = 0;
 
-  // Returns when `done()` is true; rings the doorbell by itself. On the CPU engine the caller's thread
-  // executes engine work meanwhile, its own command first. Returns false if the engine has died, in which
-  // case the command will not complete (Status::engine_died).
+  // Returns when `done()` is true; also rings the doorbell. With the CPU engine the caller's thread executes engine
+  // work meanwhile, its own command first. Returns false if the engine has died; then the command will not complete
+  // (Status::engine_died).
   virtual bool wait(std::uint64_t end_position, Predicate done) = 0;
 };
 

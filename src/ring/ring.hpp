@@ -1,15 +1,15 @@
 // Engine side of a ring: fetch and validate descriptors, write completions.
 //
-// Protocol. The producer writes payload (names, data) into the session's memory, then the eight units of
-// the descriptor, each in one 16-byte store that carries the position's sequence number. The engine reads
-// the eight units; they are the descriptor of position p only if all carry p's number, so no flag and no
-// second read is needed. The unit stores are unordered among each other, but each is after the payload: the
-// producer puts a release fence in between, the engine an acquire fence between validation and payload.
-// The answer goes the other way: payload, release fence, one 16-byte completion unit.
+// Protocol. The producer writes payload (names, data) into the session's memory, then the eight units of the
+// descriptor, each in one 16-byte store that carries the position's sequence number. The engine reads the eight units.
+// They are the descriptor of position p only if all carry p's number, so no flag and no second read is needed. The
+// stores of the units are not ordered among each other, but all come after the payload: the producer executes a release
+// fence in between, and the engine an acquire fence between validation and payload. The answer uses the opposite
+// direction: payload, release fence, one 16-byte completion unit.
 //
-// The number of a slot changes once a lap; a torn read shows an older number in some unit. What a hostile
-// producer writes is caught by the validation of the command, not here: units with equal numbers are a
-// descriptor, whatever they say, and each is read exactly once, into engine memory.
+// The number of a slot changes once a lap; a torn read shows an older number in some unit. The validation of the
+// command, and not this code, handles a hostile producer: units with equal numbers are a descriptor, whatever their
+// content, and each is read exactly once, into engine memory.
 //
 // On the GPU, session memory is read with accesses that bypass the L1 cache; plain loads of it are
 // forbidden in engine code (base/copy.hpp has the bulk functions).
@@ -27,7 +27,7 @@
 
 namespace gpu4fs::ring {
 
-// The engine's view of one ring; lives in engine memory, addresses are valid in the engine.
+// The engine's view of one ring. It is in engine memory, and its addresses are valid in the engine.
 struct EngineRing {
   wire::RingDescriptor* descriptors;
   wire::RingCompletion* completions;
@@ -46,9 +46,9 @@ GPU4FS_FN constexpr u32 vector_sequence(const Vector16& vector) {
   return static_cast<u32>(vector.high >> 32);
 }
 
-// What a fetch saw; bit i speaks of descriptor i.
+// The result of a fetch; bit i refers to descriptor i.
 struct FetchedDescriptors {
-  u32 valid;    // it is the descriptor of its position; the others' bytes are garbage
+  u32 valid;    // it is the descriptor of its position; the bytes of others are garbage
   u32 linked;   // valid, and the next one belongs to the same chain
   u32 plain;    // valid, and a noop without flags, names and addresses
   u32 answers;  // valid, and an upcall's answer
@@ -61,7 +61,7 @@ inline constexpr u32 unit_links = 1u << 1;
 inline constexpr u32 unit_is_plain = 1u << 2;
 inline constexpr u32 unit_answers = 1u << 3;
 
-// What unit number `unit` of a descriptor says about it, as bits.
+// The properties of a descriptor that unit number `unit` shows, as bits.
 GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence) {
   if (GPU4FS_MUTANT(torn_descriptor_taken, vector_sequence(value) != sequence,
                     unit == 0 && vector_sequence(value) != sequence)) {
@@ -82,7 +82,7 @@ GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence
   return facts;
 }
 
-// From one bit a unit to one bit a descriptor. `wanted`: the units of a descriptor that must be set.
+// Converts one bit for each unit to one bit for each descriptor. `wanted`: the units of a descriptor that must be set.
 GPU4FS_FN constexpr u32 gather_units(u32 unit_bits, u32 wanted) {
   u32 result = 0;
   for (u32 i = 0; i < 4; ++i) {
@@ -93,9 +93,9 @@ GPU4FS_FN constexpr u32 gather_units(u32 unit_bits, u32 wanted) {
 
 }  // namespace detail
 
-// Copies the descriptors of positions [position, position + count), count <= 4, to `destination` in engine
-// memory, and says what they are, from the registers that they went through.
-// The caller issues acquire_payload() before anybody looks at the payload of a valid one. Collective.
+// Copies the descriptors of positions [position, position + count), count <= 4, to `destination` in engine memory, and
+// determines their properties from the registers. The caller executes acquire_payload() before the payload of a valid
+// one is read. Collective.
 template <class Group>
 GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
                                                wire::RingDescriptor* destination) {
@@ -129,7 +129,7 @@ GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, 
   return fetched;
 }
 
-// True if the first unit of `position` is there: a cheap look, no promise about the others.
+// True if the first unit of `position` has arrived: a cheap test that guarantees nothing about the others.
 GPU4FS_FN inline bool peek_descriptor(const EngineRing& ring, u64 position) {
   const Vector16 value = load_shared_16(&ring.descriptors[ring.slot(position)].units[0]);
   return vector_sequence(value) == wire::ring_sequence(position, ring.depth_log2);
@@ -140,7 +140,7 @@ GPU4FS_FN inline void acquire_payload() {
   fence<Order::acq_rel, Scope::system>();
 }
 
-// Of a command that wrote nothing for the client to read: one rank, any.
+// For a command that wrote nothing for the client to read: any single rank.
 GPU4FS_FN inline void write_bare_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
   GPU4FS_CHECK(!is_control(status));
   const wire::RingUnit unit{status == Status::ok ? result : 0, static_cast<u32>(status),

@@ -1,8 +1,8 @@
 // Producer side of a ring. One producer at a time; a producer in a kernel is one lane.
 //
-// publish() answers `again` while the slot it needs still belongs to a command without completion, so at
-// most `depth` commands are in flight. A position's completion can be polled until the slot is published
-// again, that is for `depth` positions.
+// publish() returns `again` while the required slot belongs to a command without completion, so at most `depth`
+// commands are in flight. A position's completion can be polled until the slot is published again, that is for `depth`
+// positions.
 #pragma once
 
 #include "base/access.hpp"
@@ -44,8 +44,7 @@ struct RingProducer {
   GPU4FS_FN u64 depth() const { return u64{1} << depth_log2; }
   GPU4FS_FN u64 slot(u64 position) const { return position & (depth() - 1); }
 
-  // True once `position` is complete; then *out holds the answer, and payload that the engine wrote for
-  // this command may be read.
+  // True once `position` is complete; then *out is the answer, and the engine's output of this command may be read.
   GPU4FS_FN bool poll(u64 position, Completion* out) const {
     const Vector16 value = load_shared_16(&completions[slot(position)]);
     if (static_cast<u32>(value.high >> 32) != wire::ring_sequence(position, depth_log2)) return false;
@@ -54,7 +53,7 @@ struct RingProducer {
     return true;
   }
 
-  // Whether `count` more commands can be published now.
+  // Whether `count` more commands can be published at this time.
   GPU4FS_FN bool has_room(u64 count) const {
     if (count == 0 || next_position + count <= depth()) return count <= depth();
     if (count > depth()) return false;
@@ -66,15 +65,15 @@ struct RingProducer {
     return true;
   }
 
-  // Hands the command to the engine. Payload must have been written before, by this thread. The engine
-  // may be asleep: see EnginePort::doorbell. Status: ok, again.
+  // Publishes the command for the engine. This thread must have written the payload before. The engine may be asleep:
+  // see EnginePort::doorbell. Status: ok, again.
   GPU4FS_FN Status publish(const wire::Command& command, u64* position) {
     if (!has_room(1)) return Status::again;
     *position = next_position++;
     fence<Order::acq_rel, Scope::system>();
     const wire::RingDescriptor descriptor = wire::encode_command(command, wire::ring_sequence(*position, depth_log2));
     wire::RingDescriptor& target = descriptors[slot(*position)];
-    // The last unit first: the engine looks at the first one when it polls.
+    // The first unit is written last, because the engine polls it.
     for (u32 i = 8; i-- > 0;) {
       const wire::RingUnit& unit = descriptor.units[i];
       store_shared_16(&target.units[i], Vector16{unit.value, u64{unit.word} | (u64{unit.sequence} << 32)});

@@ -1,4 +1,4 @@
-// A session's shared memory: what lies where.
+// The layout of a session's shared memory.
 //
 //   page 0              RingControl
 //   descriptor_offset   depth * 128 bytes

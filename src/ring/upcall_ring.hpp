@@ -1,10 +1,10 @@
-// Upcalls: what the engine asks of its management process. The engine writes, the server reads.
+// Upcalls: requests of the engine to its management process. The engine writes, the server reads.
 //
-// An upcall is two 16-byte units with a sequence number each, in shared memory; the slot comes from a
-// counter in engine memory. Upcalls that want an answer are bounded by the number of commands (one each),
-// and the ring is deeper than that. Those that want none (`wake_client`, `log`) are dropped when the reader
-// is more than half a ring behind. The answer comes as an `upcall_done` command on an internal session, with
-// the upcall's id in `inode`, a Status code in `offset` and, of a flush that failed, the devices in `aux`, a bit each.
+// An upcall is two 16-byte units with a sequence number each, in shared memory; a counter in engine memory assigns the
+// slot. The number of upcalls that need an answer is bounded by the number of commands (one each), and the ring is
+// deeper than that. Upcalls without an answer (`wake_client`, `log`) are dropped if the reader is more than half a ring
+// behind. The answer is an `upcall_done` command on an internal session, with the upcall's id in `inode` and a Status
+// code in `offset`. After a failed flush, `aux` has one bit for each failed device.
 #pragma once
 
 #include "base/access.hpp"
@@ -19,12 +19,14 @@ namespace gpu4fs::ring {
 enum class UpcallKind : u32 {
   none = 0,
   flush_device,  // argument: device index, or ~0 for all; answer when durable
-  map_chunk,    // argument: chunk index; answer when the chunk's memory is accessible; stale: there is none, look again
-  wake_client,  // argument: session index; no answer
-  log,          // argument: a number, `detail` says what it is; no answer
-  device_lost,  // argument: device index, detail: its file_number; the pool goes on without it; no answer
-  make_chunk,   // a command found no space; answer when there is one chunk more, no_space if there cannot be
-  // argument: epoch of the checkpoint that takes up the staged growth, detail: its number; answer when all is written
+  map_chunk,     // argument: chunk index; answer when the chunk's memory is accessible; stale: there is no such chunk,
+                 // try again
+  wake_client,   // argument: session index; no answer
+  log,           // argument: a number, `detail` is its meaning; no answer
+  device_lost,   // argument: device index, detail: its file_number; the pool continues without it; no answer
+  make_chunk,    // a command found no space; answer when there is a new chunk, no_space if there cannot be one
+  // argument: epoch of the checkpoint that takes up the staged growth, detail: its number; answer when everything is
+  // written
   write_growth,
 };
 
@@ -37,7 +39,7 @@ struct Upcall {
   UpcallKind kind;
   u32 detail;
   u64 argument;
-  u64 id;  // to be echoed by the answer; 0: none wanted
+  u64 id;  // the answer contains it; 0: no answer needed
 };
 
 inline constexpr u32 upcall_depth_log2 = 13;

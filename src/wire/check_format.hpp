@@ -1,8 +1,9 @@
-// What a check of a pool and the engine exchange (Opcode::check). Not on the medium.
+// The data that a check of a pool and the engine exchange (Opcode::check). Not on the medium.
 //
-// A check runs in phases (Command::mode), each over the whole pool before the next begins; the caller splits a
-// phase into commands. Tables in engine memory carry what one phase leaves for another: of each page whether it
-// is allocated, reached, to be verified, damaged, part of a directory seen; of each inode its CheckInode.
+// A check runs in phases (Command::mode). Each phase covers the whole pool before the next one begins; the caller
+// splits a phase into commands. Tables in engine memory pass the results of one phase to another: for each page whether
+// it is allocated, reached, to be verified, damaged, or part of a directory that was seen; for each inode its
+// CheckInode.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +11,22 @@
 
 namespace gpu4fs::wire {
 
-// Command::mode. Fields of the command, with `output`, `length`: CheckCounts and CheckRecords, unless said
-// otherwise:
-//   load      inode: chunk; data, aux: bytes of two bitmaps of whole u64 words, allocated and reached pages;
-//             mask bit 0: the chunk's pages have to be within reach, those of regions with an allocated page, or with
-//             bit 1 all
+// Command::mode. Fields of the command, with `output`, `length`: CheckCounts and CheckRecords, unless stated otherwise:
+//   load      inode: chunk; data, aux: bytes of two bitmaps of whole u64 words, allocated and reached pages; mask bit
+//             0: make the chunk's pages reachable, those of regions with an allocated page or, with bit 1, all
 //   walk      data, aux: CheckInodePages; every inode's fields, map and attributes; pages are claimed
-//   verify    inode: chunk; offset, aux: first page and number of pages; what walk found to verify is
-//   owners    as walk: which files the pages belong to that did not match
+//   verify    inode: chunk; offset, aux: first page and number of pages; verifies the pages that walk selected
+//   owners    as walk: the files that own pages that did not match
 //   names     as walk: every directory
-//   leaks     inode: chunk; offset, aux: as verify; output: a bit a page, in words that are zero before: allocated
-//             and not reached
+//   leaks     inode: chunk; offset, aux: as verify; output: one bit for each page, in words that are zero before:
+//             allocated and not reached
 //   table     offset, aux: first inode and number; output: CheckInodes
 enum class CheckPhase : std::uint32_t { load = 0, walk, verify, owners, names, leaks, table, count };
 
 inline constexpr std::uint32_t check_mask_reach = 1;      // load
 inline constexpr std::uint32_t check_mask_reach_all = 2;  // load: also of regions without an allocated page
 inline constexpr std::uint32_t check_mask_verify_data =
-    1;  // walk: contents of files are to be verified, where they have checksums
+    1;  // walk: contents of files have to be verified if they have checksums
 
 // A page of the inode file.
 struct CheckInodePage {
@@ -35,10 +34,10 @@ struct CheckInodePage {
   std::uint64_t address;
 };
 
-// What is wrong, or may be: the caller takes a second look, and words it.
+// An actual or possible fault: the caller examines it again and describes it.
 enum class CheckKind : std::uint16_t {
   none = 0,
-  metadata,           // address: a page that cannot be read, does not match, or is too young
+  metadata,           // address: a page that cannot be read, does not match, or is too new
   inode_page,         // the same, of the inode file; value: index
   fields,             // a field of the inode, or a reserved one in use
   summary,            // size or page count: value: pages, expected: end of content, address: pages of content
@@ -48,9 +47,9 @@ enum class CheckKind : std::uint16_t {
   used_twice,         // address, value: of `expected` pages
   not_allocated,      // the same
   attribute_page,     // address
-  attribute_tree,     // there are map pages: its entries are the caller's to look at
+  attribute_tree,     // there are map pages: the caller has to examine its entries
   data_page,          // address, value: page of the file
-  directory,          // anything
+  directory,          // any fault
 };
 
 struct CheckRecord {
@@ -64,9 +63,9 @@ struct CheckRecord {
 };
 static_assert(sizeof(CheckRecord) == 40);
 
-// In front of the records of a command.
+// Before the records of a command.
 struct CheckCounts {
-  std::uint64_t records;   // found; those that did not fit are lost
+  std::uint64_t records;   // number found; those that did not fit are lost
   std::uint64_t reached;   // pages
   std::uint64_t verified;  // pages
   std::uint64_t found;     // verify: pages that do not match; leaks: pages
@@ -80,7 +79,7 @@ inline constexpr std::uint32_t check_inode_readable = 1;  // CheckInode::flags: 
 // All zero: the inode is not in use.
 struct CheckInode {
   std::uint64_t size_bytes;
-  std::uint64_t parent;          // directories: as the inode says
+  std::uint64_t parent;          // directories: according to the inode
   std::uint64_t named_in;        // directories: directory of the first name, plus 1; 0: none
   std::uint32_t names;           // that lead to it
   std::uint32_t subdirectories;  // names of directories in it

@@ -1,19 +1,19 @@
-// The commands: all that any layer knows of one stands here, in one row.
+// The commands. Everything that any layer knows of one is in one row.
 //
-// Whoever asks for a property asks this table, so that a new command cannot be forgotten anywhere: a row without one of
-// the columns does not compile. What has no row is refused, and where an answer is needed all the same it is the one
-// that does the least harm (not admitted, changes the pool, waits for a sync).
+// Code that needs a property of a command reads this table, so a new command cannot be forgotten anywhere: a row
+// without one of the columns does not compile. A command without a row is refused. If a property is needed
+// nevertheless, it has the least harmful value (not admitted, changes the pool, waits for a sync).
 //
-//   number    on the wire, ascending and never used again
+//   number    on the wire, ascending and never reused
 //   name      wire::Opcode, and the handler: step_<name>, and with `tasks` task_<name>
-//   sender    the least session that may send it
-//   effect    what it does to the pool
+//   sender    the least privileged session that may send it
+//   effect    its effect on the pool
 //   runs      how the engine runs it
-//   restart   what a restart of it has behind it
+//   restart   the state that a restart of it relies on
 //   output    what it writes to `output`
 //   records   how it gets into the operation log (format/log_list.hpp)
 //
-// The engine asks for sets of commands that are constants of 64 bits: no table is read at run time.
+// The engine uses sets of commands that are constants of 64 bits: no table is read at run time.
 #pragma once
 
 #include <cstdint>
@@ -22,51 +22,51 @@
 
 namespace gpu4fs::wire {
 
-// Each kind of session may send what those before it may.
+// Each kind of session may send everything that the previous ones may.
 enum class Sender : std::uint8_t {
   client,     // any session
-  front_end,  // trusted: it has checked permissions and knows what is open
+  front_end,  // trusted: it has checked permissions and knows which files are open
   server,     // internal: the management process
 };
 
 enum class Effect : std::uint8_t {
-  session,  // touches its session's memory only and runs outside the step gate
-  reads,    // changes nothing but access times
-  upkeep,   // users find the pool as it was; carried out in a pool that takes no changes, too (fs/errors.hpp)
-  places,   // its arguments say whether it moves pages (engine/admission.hpp); users find the pool as it was
+  session,  // accesses only its session's memory and runs outside the step gate
+  reads,    // changes nothing except access times
+  upkeep,   // the pool is unchanged for users; also executed in a pool that refuses changes (fs/errors.hpp)
+  places,   // its arguments say whether it moves pages (engine/admission.hpp); the pool is unchanged for users
   content,  // data or attributes of inodes
-  names,    // names in directories, and inodes that come or go with them
+  names,    // names in directories, and inodes that are created or removed with them
   orphans,  // frees inodes that have no name
 };
 
 enum class Runs : std::uint8_t {
   step,    // in steps of one worker
   tasks,   // its step may fan out
-  polled,  // where the ring is read, never as a handler
+  polled,  // where the ring is read, never by a handler
 };
 
 enum class Restart : std::uint8_t {
   anew,     // nothing
-  counted,  // the engine's own count of what is done says what
-  partial,  // the same; the count is the result so far, which is the answer if the command has to end early
+  counted,  // the engine counts the completed part
+  partial,  // the same; the count is also the result if the command has to end early
 };
 
-// Where `output` is not 0.
+// If `output` is not 0.
 enum class Output : std::uint8_t {
   nothing,
   attributes,  // AttributeRecord
   statistics,  // StatfsRecord
-  own,         // of a length that the handler knows and checks
+  own,         // its handler knows and checks the length
 };
 
 enum class Records : std::uint8_t {
   none,
-  own,     // replaying one is running this command again
+  own,     // own, a replay of one runs this command again
   others,  // of other commands
-  adopts,  // makes records ready for their replay and carries out none
+  adopts,  // prepares records for their replay and replays none
 };
 
-// `-> attributes` and the like go to `output`.
+// `-> attributes` etc. are written to `output`.
 #define GPU4FS_COMMAND_LIST(X)                                                                                \
   /* completes with 0 */                                                                                      \
   X(1, noop, client, session, step, anew, nothing, none)                                                      \
@@ -257,7 +257,7 @@ GPU4FS_FN constexpr bool may_send(Sender sender, Opcode opcode) {
   return is_in(sender == Sender::front_end ? commands_of_front_ends : commands_of_clients, opcode);
 }
 
-// The rest runs inside the step gate.
+// All others run inside the step gate.
 GPU4FS_FN constexpr bool needs_step_gate(Opcode opcode) {
   return !is_in(commands_in_session_memory, opcode);
 }
@@ -266,7 +266,7 @@ GPU4FS_FN constexpr bool changes_the_pool(Opcode opcode) {
   return !is_in(commands_without_changes, opcode);
 }
 
-// What the front end asks; of what has no row, the most that a command does.
+// For the front end. A command without a row has the greatest effect.
 constexpr Effect effect_of(Opcode opcode) {
   for (const CommandRow& row : command_rows) {
     if (row.opcode == opcode) return row.effect;

@@ -1,5 +1,5 @@
-// Wire format of what the management process asks the engine about a pool's health: the answers of the
-// internal commands `health`, `scrub` and `list_blocks`. All in the session's data area, little-endian.
+// Wire format of the management process's queries about a pool's health: the answers to the internal commands `health`,
+// `scrub` and `list_blocks`. All in the session's data area, little-endian.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ enum class DamageKind : std::uint32_t {
 // A page whose bytes did not match its checksum.
 struct DamageRecord {
   std::uint64_t address;  // logical
-  std::uint64_t inode;    // owner, damage_inode_unknown: nobody who met it knew
-  std::uint32_t count;    // how often it was met
+  std::uint64_t inode;    // owner; damage_inode_unknown: no reader of the page knew it
+  std::uint32_t count;    // how often it was found
   std::uint32_t device;   // index of the device that holds it
   DamageKind kind;
   std::uint32_t reserved;
@@ -29,26 +29,26 @@ struct DamageRecord {
 static_assert(sizeof(DamageRecord) == 32);
 
 enum HealthFlags : std::uint32_t {
-  health_read_only = 1u << 0,          // mounted so
-  health_metadata_damaged = 1u << 1,   // a metadata page did not match, or made no sense
+  health_read_only = 1u << 0,          // mounted read-only
+  health_metadata_damaged = 1u << 1,   // a metadata page did not match or had invalid content
   health_checkpoint_failed = 1u << 2,  // no further checkpoint will be written
   health_changes_stopped = 1u << 3,    // commands that change something are refused, see fs/errors.hpp
 };
 
-// Pages of the chunks of one profile, as files see them: what copies and parities take is not counted. Chunks that
-// could still be made if no other profile got any are.
+// Pages of the chunks of one profile in the view of files, without copies and parities. Includes chunks that could
+// still be created if no other profile got any.
 struct ClassUsage {
   std::uint64_t page_total;
-  std::uint64_t page_used;       // by what is committed
-  std::uint64_t page_free;       // for whoever comes, with what the next checkpoint sets free
-  std::uint64_t page_available;  // of these, for content of files, see space/reserve.hpp
+  std::uint64_t page_used;       // committed
+  std::uint64_t page_free;       // for the next command, including pages that the next checkpoint releases
+  std::uint64_t page_available;  // those of them that are for content of files, see space/reserve.hpp
   std::uint32_t flags;           // ClassFlags
   std::uint32_t chunk_count;
 };
 static_assert(sizeof(ClassUsage) == 40);
 enum ClassFlags : std::uint32_t {
-  class_takes_data = 1u << 0,  // of files that ask for it
-  class_is_data = 1u << 1,     // of those that do not
+  class_takes_data = 1u << 0,  // of files that request it
+  class_is_data = 1u << 1,     // of other files
   class_is_metadata = 1u << 2,
 };
 
@@ -59,25 +59,25 @@ struct HealthRecord {
   std::uint64_t page_total;
   std::uint64_t page_used;
   std::uint64_t inode_used;
-  std::uint64_t inode_file_pages;   // of inodes, in use and free, and of the map that leads to them
+  std::uint64_t inode_file_pages;   // of inodes, in use and free, and of their map
   std::uint64_t checkpoint_errors;  // checkpoints that failed
   std::uint32_t flags;              // HealthFlags
   std::uint32_t device_count;
   std::uint32_t damage_count;         // records that follow
-  std::uint32_t damage_dropped;       // damaged pages met while the table was full
-  std::uint64_t failed_devices;       // a bit a device: missing, stale or given up
-  std::uint64_t rebuilding_devices;   // of these, those that are being filled again
-  std::uint64_t mismatch_counts[64];  // by device: reads that met a damaged page
-  std::uint32_t read_errors[64];      // by device: accesses that it refused
+  std::uint32_t damage_dropped;       // damaged pages that were found while the table was full
+  std::uint64_t failed_devices;       // one bit for each device: missing, stale or given up
+  std::uint64_t rebuilding_devices;   // those of them that are being filled again
+  std::uint64_t mismatch_counts[64];  // by device: reads that found a damaged page
+  std::uint32_t read_errors[64];      // by device: accesses that failed
   std::uint32_t write_errors[64];
   std::uint32_t flush_errors[64];           // that made it a lost device
-  ClassUsage classes[format::profile_max];  // by Profile, less one; page_total 0: the pool has none
+  ClassUsage classes[format::profile_max];  // by Profile, minus one; page_total 0: the pool has none
 };
 static_assert(sizeof(HealthRecord) == 88 + 64 * 8 + 3 * 64 * 4 + 64 * 40);
 
 enum ScrubMask : std::uint32_t {
-  // Damaged pages of the range enter the damage table, owned by `second_inode`, of kind `mode`; others leave it.
-  // Only pages that the last checkpoint had count as damaged.
+  // Damaged pages of the range enter the damage table, owned by `second_inode`, of kind `mode`; others leave it. Only
+  // pages of the last checkpoint count as damaged.
   scrub_mask_record = 1u << 0,
 };
 // The result of `scrub`: pages verified in the lower half, damaged ones in the upper.
@@ -90,15 +90,15 @@ GPU4FS_FN constexpr std::uint32_t scrub_pages_damaged(std::uint64_t result) {
 
 enum class BlockKind : std::uint32_t {
   content = 1,    // of a regular file: data; of others: metadata
-  unwritten = 2,  // allocated, holds nothing
+  unwritten = 2,  // allocated, without content
   map_page = 3,   // indirect block
   attributes = 4,
 };
 
-// Pages of a file that follow each other in the file and in logical space.
+// Pages that are contiguous in the file and in logical space.
 struct BlockRecord {
   std::uint64_t address;    // logical
-  std::uint64_t file_page;  // 4 KiB pages from the beginning of the file; of attributes the page of their tree
+  std::uint64_t file_page;  // 4 KiB pages from the beginning of the file; for attributes the page of their tree
   std::uint32_t page_count;
   BlockKind kind;
 };
@@ -106,7 +106,7 @@ static_assert(sizeof(BlockRecord) == 24);
 
 // `list_blocks`: this, then the records.
 struct BlockListHeader {
-  std::uint64_t next_page;  // `offset` of the command that goes on, 0 at first; block_list_end: it was the last
+  std::uint64_t next_page;  // `offset` of the next command, 0 at first; block_list_end: this was the last one
   std::uint32_t record_count;
   std::uint32_t skipped;  // 1: a part of the map could not be read
 };

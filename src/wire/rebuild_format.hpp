@@ -1,5 +1,4 @@
-// Wire format of the internal command `rebuild`: filling devices of a mounted pool with what they
-// lack.
+// Wire format of the internal command `rebuild`: filling devices of a mounted pool with the pages that they lack.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +9,29 @@
 namespace gpu4fs::wire {
 
 enum class RebuildStep : std::uint32_t {
-  pages = 0,    // of pages [offset, + length) of chunk `inode` what devices being rebuilt lack;
-                // result: rebuild_count()
-  begin = 1,    // RebuildTarget at data: device `inode`, a lost one, is written from now on; result:
-                // pages that it may lack
-  finish = 2,   // if nothing is lacking, the next checkpoint makes the devices readable; result:
-                // pages that are
-  give_up = 3,  // device `inode` is not written any more, as if it had failed
+  pages = 0,    // fills the pages [offset, + length) of chunk `inode` on devices being rebuilt; result: rebuild_count()
+  begin = 1,    // RebuildTarget at data: device `inode`, a lost one, is written afterwards; result: pages that it may
+                // lack
+  finish = 2,   // if no page is missing, the next checkpoint makes the devices readable; result: number of missing
+                // pages
+  give_up = 3,  // device `inode` is not written afterwards, as if it had failed
 };
 
 enum RebuildMask : std::uint32_t {
-  rebuild_mask_fresh = 1u << 0,  // pages: the devices were empty, so that looking at what they have is no use
+  rebuild_mask_fresh = 1u << 0,  // pages: the devices were empty, so reading their content is useless
 };
 
 inline constexpr std::uint64_t rebuild_pages_max = 16384;  // of one command
 
-// A device as the engine is to use it.
+// The engine's view of a device.
 struct RebuildTarget {
-  // Of its superblocks from now on. Another UUID replaces the member's in all of them.
+  // Of its later superblocks. A new UUID replaces the member's in all of them.
   format::DevicePart part;
   std::uint64_t base;  // of its mapping, in the engine's address space
   std::uint64_t mapped_bytes;
-  std::uint64_t stack;  // of an engine of threads: its layers, 0: none
+  std::uint64_t stack;  // for an engine of threads: its layers, 0: none
   std::uint32_t needs_flush;
-  std::uint32_t file_number;  // comes back when the device is lost (UpcallKind::device_lost)
+  std::uint32_t file_number;  // contained in the report if the device is lost (UpcallKind::device_lost)
 };
 static_assert(sizeof(RebuildTarget) == 160);
 
@@ -41,9 +39,8 @@ static_assert(sizeof(RebuildTarget) == 160);
 enum class RebuildCount : std::uint32_t {
   looked_at = 0,
   written = 1,     // pages and parities
-  unverified = 2,  // matched their checksum nowhere: unwritten blocks, or damaged before; they are
-                   // left as they are
-  unreadable = 3,  // what is left of the pool cannot be read there: the devices still lack them
+  unverified = 2,  // nowhere matched their checksums: unwritten blocks, or damaged before; they stay unchanged
+  unreadable = 3,  // the remaining pool cannot be read there: the devices still lack them
 };
 GPU4FS_FN constexpr std::uint64_t rebuild_one(RebuildCount which) {
   return std::uint64_t{1} << (16 * static_cast<std::uint32_t>(which));

@@ -1,4 +1,4 @@
-// Which command carries out a record of the operation log again, and that the two tables agree.
+// Which command replays a record of the operation log, and a check that the two tables agree.
 #pragma once
 
 #include "base/config.hpp"
@@ -37,7 +37,7 @@ constexpr CommandSet commands_of_records() {
   return set;
 }
 
-// A record is carried out by the command that it is one of.
+// A record is replayed by the command that it records.
 constexpr bool records_fit_commands() {
   for (const RecordCommand& record : record_commands) {
     const Records expected = record.content == format::LogContent::filler ? Records::none
@@ -49,7 +49,8 @@ constexpr bool records_fit_commands() {
   return true;
 }
 
-// What users would miss after a crash is logged, nothing else is, and what is logged can be replayed.
+// A command is logged if and only if users would miss its effect after a crash, and everything that is logged can be
+// replayed.
 constexpr bool commands_fit_records() {
   for (const CommandRow& row : command_rows) {
     const bool is_logged = row.records == Records::own || row.records == Records::others;

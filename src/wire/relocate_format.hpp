@@ -1,4 +1,4 @@
-// Wire format of the internal command `relocate`: pages move to other places while the pool is in use.
+// Wire format of the internal command `relocate`: moves pages to other places while the pool is in use.
 #pragma once
 
 #include <cstdint>
@@ -8,37 +8,37 @@
 namespace gpu4fs::wire {
 
 enum class RelocateStep : std::uint32_t {
-  data = 0,        // of file `inode` one stretch of blocks, the first from page `offset` on that RelocateMask names;
-                   // length: pages at most, 0: what a round has. RelocateReport at data
-  metadata = 1,    // of `inode` pages of metadata in frozen chunks, from place `offset` on: the next checkpoint writes
+  data = 0,        // one stretch of blocks of file `inode`, the first from page `offset` on that RelocateMask selects;
+                   // length: page limit, 0: a whole round. RelocateReport at data
+  metadata = 1,    // metadata pages of `inode` in frozen chunks, from place `offset` on: the next checkpoint writes
                    // them elsewhere. RelocateReport at data
   next_inode = 2,  // result: the first inode from `inode` on that has pages; relocate_end: there is none
-  freeze = 3,      // chunk `inode` gives out no more pages
+  freeze = 3,      // no pages are allocated in chunk `inode`
   unfreeze = 4,
-  usage = 5,  // ChunkUsage of chunks `inode` ... to data, as many as fit in length. Result: how many
+  usage = 5,  // ChunkUsage of chunks `inode` ... to data, as many as fit in length. Result: their number
 };
 
 enum RelocateMask : std::uint32_t {
   relocate_frozen = 1u << 0,     // blocks in frozen chunks
-  relocate_class = 1u << 1,      // blocks in chunks of another profile than new ones of the file get
-  relocate_scattered = 1u << 2,  // blocks that can be in fewer pieces
+  relocate_class = 1u << 1,      // blocks in chunks of another profile than that of new blocks of the file
+  relocate_scattered = 1u << 2,  // blocks that fit into fewer pieces
   relocate_known = 7,
 };
 
 inline constexpr std::uint64_t relocate_end = ~std::uint64_t{0};
 
 struct RelocateReport {
-  std::uint64_t next;    // `offset` of the command that goes on; relocate_end: nothing is left
+  std::uint64_t next;    // `offset` of the next command; relocate_end: nothing is left
   std::uint64_t moved;   // pages
-  std::uint64_t stayed;  // pages that cannot be read anywhere, and map pages, of which nobody knows what they have
+  std::uint64_t stayed;  // pages that cannot be read anywhere, and map pages whose content is therefore unknown
 };
 static_assert(sizeof(RelocateReport) == 24);
 
 struct ChunkUsage {
   std::uint32_t page_count;
-  std::uint32_t used;        // by what is committed
-  std::uint32_t occupied;    // and by what waits for a checkpoint, or belongs to commands that run; 0: empty
-  std::uint16_t page_class;  // Profile, less one
+  std::uint32_t used;        // committed
+  std::uint32_t occupied;    // also those that wait for a checkpoint or belong to running commands; 0: empty
+  std::uint16_t page_class;  // Profile, minus one
   std::uint16_t is_frozen;
 };
 static_assert(sizeof(ChunkUsage) == 16);

@@ -1,13 +1,12 @@
-// The command ring's wire format: what a client and the engine exchange in shared memory.
+// The wire format of the command ring in memory that a client and the engine share.
 //
-// A ring of `depth` slots (a power of two) serves one producer. Slot i of lap n holds the command of
-// position p = n * depth + i. A descriptor is 128 bytes in eight 16-byte units {value u64, word u32,
-// sequence u32}; every unit carries sequence_of(p), so that one read over the bus fetches and validates
-// it and no tail index is shared (docs/wire.md). Each 16-byte unit is written
-// and read in one access. The completion of position p is one such unit at the same slot index. A
-// producer reuses a slot after it has seen the slot's completion.
+// A ring of `depth` slots (a power of two) serves one producer. Slot i of lap n holds the command of position p = n *
+// depth + i. A descriptor is 128 bytes in eight 16-byte units {value u64, word u32, sequence u32}; every unit carries
+// sequence_of(p). So one read over the bus fetches and validates it, and no tail index is shared (docs/wire.md). Each
+// 16-byte unit is written and read in one access. The completion of position p is one such unit at the same slot index.
+// A producer reuses a slot after it has seen the slot's completion.
 //
-// The thesis' descriptor (Maucher 2022, section 5.3) is the model; `next` became flag_link.
+// The thesis' descriptor (Maucher 2022, section 5.3) is the model; flag_link replaces its `next`.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace gpu4fs::wire {
 inline constexpr unsigned ring_depth_max = 1024;
 
 GPU4FS_FN constexpr std::uint32_t ring_sequence(std::uint64_t position, unsigned depth_log2) {
-  // Never 0 (fresh memory) for 2^32 - 1 laps.
+  // Never 0 (the content of fresh memory) for 2^32 - 1 laps.
   return static_cast<std::uint32_t>((position >> depth_log2) % 0xffffffffull) + 1;
 }
 
@@ -43,26 +42,27 @@ using RingCompletion = RingUnit;
 enum GrowMask : std::uint32_t {
   grow_stage = 1,
   grow_admit = 2,
-  grow_room = 3,    // mode: class of chunks, offset: pages of chunks that could still be made
-  grow_freeze = 4,  // inode: a chunk, that is empty
+  grow_room = 3,    // mode: class of chunks, offset: pages of chunks that could still be created
+  grow_freeze = 4,  // inode: an empty chunk
   grow_thaw = 5,    // inode: a chunk
   grow_usage = 6,   // inode: a chunk; result: its pages in use
   grow_withdraw = 7,
-  // inode, offset: chunk and region to begin with, mode: TrimMode, aux: free regions to leave; result: TrimResult
+  // inode, offset: first chunk and region, mode: TrimMode, aux: free regions to keep; result: TrimResult
   grow_trim = 8,
   grow_trimmed = 9,  // inode: the chunk of a TrimResult, whose regions were punched
 };
 
-enum TrimMode : std::uint32_t { trim_now = 1 };  // what was just freed, too
+enum TrimMode : std::uint32_t { trim_now = 1 };  // also regions that were just freed
 
-// Regions [next - count, next) of the chunk are to be punched, and the next look begins with `next`; 0: there is no
+// Regions [next - count, next) of the chunk have to be punched, and the next search begins with `next`; 0: there are no
 // more.
 struct TrimResult {
   std::uint32_t chunk;
   std::uint32_t next;
   std::uint32_t count;
 };
-inline constexpr std::uint32_t trim_chunk_end = 0xffffff;  // in place of `next`: the chunk has enough left, and no more
+inline constexpr std::uint32_t trim_chunk_end = 0xffffff;  // instead of `next`: the chunk keeps enough regions, and has
+                                                           // no more
 GPU4FS_FN constexpr std::uint64_t pack_trim(TrimResult trim) {
   return std::uint64_t{trim.chunk} << 40 | std::uint64_t{trim.next} << 16 | trim.count;
 }
@@ -72,11 +72,11 @@ GPU4FS_FN constexpr TrimResult unpack_trim(std::uint64_t value) {
 }
 
 enum CommandFlags : std::uint16_t {
-  command_flag_link = 1u << 0,            // the next command runs after this one succeeded, else it is cancelled
-  command_flag_previous_inode = 1u << 1,  // inode = result inode of the command linked before
+  command_flag_link = 1u << 0,            // the next command runs after this one succeeded, otherwise it is cancelled
+  command_flag_previous_inode = 1u << 1,  // inode = result inode of the previous command of the chain
   command_flag_follow = 1u << 2,          // lookup_path: follow a symbolic link in the last component
   command_flag_append = 1u << 3,          // write: offset = size
-  command_flag_replay = 1u << 4,          // internal: output is a LogRecord that the command carries out again
+  command_flag_replay = 1u << 4,          // internal: output is a LogRecord that the command replays
   command_flag_known = 0x1f,
 };
 
@@ -92,7 +92,7 @@ struct Command {
   std::uint32_t mode;
   std::uint32_t mask;
   std::uint16_t name_length;
-  std::uint16_t second_name_length;  // the second name lies right behind the first
+  std::uint16_t second_name_length;  // the second name directly follows the first one
   std::uint32_t umask_bits;
   std::uint64_t inode;
   std::uint64_t second_inode;
@@ -150,11 +150,10 @@ GPU4FS_FN constexpr Command decode_command(const RingDescriptor& d) {
   return c;
 }
 
-// Setting the access list takes the set-group-id bit away: the caller is not in the file's group.
+// Setting the access list removes the set-group-id bit: the caller is not in the file's group.
 inline constexpr std::uint32_t attribute_kill_set_gid = 4;
 
-// readdir output: records padded to 8 bytes. With attributes (mask bit 0) an AttributeRecord lies
-// between head and name.
+// readdir output: records padded to 8 bytes. With attributes (mask bit 0) an AttributeRecord is between head and name.
 struct DirectoryRecord {
   std::uint64_t inode;
   std::uint64_t next_cursor;    // cursor after this entry
@@ -177,8 +176,8 @@ struct StatfsRecord {
 };
 static_assert(sizeof(StatfsRecord) == 64);
 
-// For how many bytes there must be room at `output`, if it is not 0, before the command begins; 0: its handler knows. A
-// command that writes nothing there is held to the greatest record all the same.
+// The room that must exist at `output`, if it is not 0, before the command begins; 0: its handler knows. A command that
+// writes nothing there has to pass the test for the greatest record.
 GPU4FS_FN constexpr unsigned output_bytes(Opcode opcode) {
   static_assert(sizeof(StatfsRecord) < sizeof(format::AttributeRecord));
   if (is_in(commands_with_own_output, opcode)) return 0;

@@ -222,7 +222,7 @@ void MappedFile::release_range(u64 offset, u64 length) const {
   if (stack_ != nullptr) stack_->end_write(offset, length);
 }
 
-// False with errno set when the medium refused.
+// False, with errno set, if the medium refused.
 bool MappedFile::fill_holes(u64 offset, u64 length) const {
   if (descriptor_ < 0 || read_only_) return true;
   int result;

@@ -1,7 +1,7 @@
 // Files and anonymous memory as memory devices. Host only.
 //
-// A MappedFile owns a shared mapping of a whole regular file, the descriptor it came from, and a
-// lock that keeps a second mount away. What the medium is decides three things:
+// A MappedFile owns a shared mapping of a whole regular file, its descriptor, and a lock that excludes a second mount.
+// The medium determines two properties:
 //
 //   medium     flush()              GPU registration
 //   tmpfs      nothing to do        possible
@@ -9,24 +9,20 @@
 //   anonymous  nothing to do        possible
 //   file       msync(MS_SYNC)       only when mapped read-only
 //
-// A device with a stack (device/stack/device_stack.hpp) is flushed whatever its medium, because its layers want to
-// know, and never registered with a GPU, which would touch it unseen.
+// A device with a stack (device/stack/device_stack.hpp) is flushed on every medium, because its layers must see the
+// flush. It is never registered with a GPU, which would access it unseen.
 //
-// A driver cannot pin pages of a disk file that it may write, because the file system has to know
-// who dirties them.
+// A driver cannot pin writable pages of a disk file, because the file system has to know who dirties them.
 //
-// msync(MS_SYNC) is the call for which POSIX promises that stores through a mapping reach the
-// medium; on Linux it runs fdatasync of the file behind the mapping, the device's cache flush
-// included.
+// POSIX promises that stores through a mapping reach the medium with msync(MS_SYNC). On Linux it executes fdatasync of
+// the mapped file, including the cache flush of the device.
 //
-// The lock is an open file description lock (fcntl F_OFD_SETLK) over the whole file: exclusive for
-// writing, shared for reading, gone with the last descriptor, so a killed process leaves none
-// behind. It belongs to the description, not to the process: two mounts in one process exclude each
-// other too.
+// The lock is an open file description lock (fcntl F_OFD_SETLK) over the whole file: exclusive for writing, shared for
+// reading. It vanishes with the last descriptor, so a killed process leaves none behind. It belongs to the description
+// and not to the process, so two mounts in one process exclude each other too.
 //
-// A file that another process cuts short while it is mapped turns accesses beyond its end into
-// SIGBUS; so does an access to a hole of a sparse file on a full medium, which reserve_blocks() and
-// reserve_range() rule out beforehand.
+// If another process truncates a mapped file, accesses beyond its end cause SIGBUS. So does an access to a hole of a
+// sparse file on a full medium; reserve_blocks() and reserve_range() prevent this.
 #pragma once
 
 #include <memory>
@@ -38,7 +34,7 @@
 
 namespace gpu4fs::device {
 
-// Names the device and what failed; `error_number` is the errno behind it, 0 if none.
+// Names the device and the failed operation; `error_number` is the errno, 0 if there is none.
 class DeviceError : public std::runtime_error {
  public:
   DeviceError(const std::string& message, int error_number)
@@ -60,18 +56,18 @@ struct OpenOptions {
 
 struct GpuRegistration {
   bool possible;
-  std::string reason;  // a sentence, empty when possible
+  std::string reason;  // a sentence, empty if it is possible
 };
 
 class MappedFile {
  public:
-  // Opens, locks and maps. DeviceError: cannot be opened, not a regular file, empty or not a whole
-  // number of pages, in use (EBUSY), cannot be mapped.
+  // Opens, locks and maps. DeviceError: the file cannot be opened, is not a regular file, is empty or not a whole
+  // number of pages, is in use (EBUSY), or cannot be mapped.
   static MappedFile open(const std::string& path, OpenOptions options = {});
-  // The same for an open descriptor, which is taken over (closed even on failure); `path` is for
-  // messages. The descriptor must be open for writing unless options.read_only is set.
+  // The same for an open descriptor, which the object takes over (and closes even on failure); `path` is for messages.
+  // The descriptor must be open for writing unless options.read_only is set.
   static MappedFile adopt(int descriptor, const std::string& path, OpenOptions options = {});
-  // Stands for a device that is not there: its Device is marked as failed and has no memory.
+  // Represents an absent device: its Device is marked as failed and has no memory.
   static MappedFile absent(const std::string& name, bool read_only);
   // Zeroed memory without a file.
   static MappedFile anonymous(u64 size_bytes, std::shared_ptr<DeviceStack> stack = nullptr);
@@ -89,37 +85,35 @@ class MappedFile {
   u64 page_bytes() const { return page_bytes_; }  // of the mapping; a huge page on hugetlbfs
   bool read_only() const { return read_only_; }
   bool needs_flush() const { return (medium_ == MediumKind::file || stack_ != nullptr) && !read_only_; }
-  // Stores take blocks of the medium as they come: those of tmpfs, whose files are not reserved whole.
+  // Stores allocate blocks of the medium when they happen: on tmpfs, whose files are not allocated as a whole.
   bool grows_with_use() const { return medium_ == MediumKind::tmpfs && !read_only_; }
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }  // -1: anonymous
 
-  // Every store made before is durable afterwards, as far as the medium is. DeviceError on failure,
-  // after which the state of what was not flushed is unknown. Any thread, also while others store.
+  // Every earlier store is durable afterwards, as far as the medium is. DeviceError on failure; then the state of data
+  // that was not flushed is unknown. Any thread, also while others store.
   void flush() const;
 
-  // Allocates the file's holes. DeviceError with ENOSPC when the medium has no room. A file system
-  // that cannot do it (EOPNOTSUPP) is left as it is, as are anonymous memory and what is mapped
-  // read-only.
+  // Allocates the file's holes. DeviceError with ENOSPC if the medium has no room. Does nothing if the file system does
+  // not support it (EOPNOTSUPP), for anonymous memory, and for read-only mappings.
   void reserve_blocks() const;
   // The same for the holes in [offset, + length), which lies inside the file.
   void reserve_range(u64 offset, u64 length) const;
-  // Its pages are present and mapped for writing, holes of a tmpfs filled; what they hold stays. False: not all, for
-  // want of room, or the system does not do that ahead (Linux before 5.14); pages that are not there are faulted in
-  // when touched.
+  // Makes its pages present and mapped for writing, with holes of a tmpfs filled; their content stays. False: not all
+  // of them, because there is no room or the system does not support it (Linux before 5.14). Pages that are not present
+  // are faulted in when they are touched.
   bool populate_range(u64 offset, u64 length) const;
-  // Whether the file has no data in [offset, + length); false also where the system does not say.
+  // Whether the file has no data in [offset, + length); false also if the system does not tell.
   bool is_hole(u64 offset, u64 length) const;
-  // Gives the blocks of the range back to the medium; it reads as zeros then, and its layers see these written. Where
-  // the system cannot, nothing happens.
+  // Returns the blocks of the range to the medium. The range then reads as zeros, and its layers see a write of zeros.
+  // Does nothing if the system does not support it.
   void release_range(u64 offset, u64 length) const;
-  // Bytes that the medium still has room for, as far as it says; ~0: it does not.
+  // Free bytes of the medium, as far as it reports them; ~0: it does not.
   u64 room_bytes() const;
 
   GpuRegistration gpu_registration() const;
 
-  // As the engine sees it; `base` is this process's address, which the server replaces by the
-  // GPU's.
+  // The engine's view of the device. `base` is an address of this process; the server replaces it by the GPU's.
   Device device(u32 index) const;
 
  private:

@@ -1,9 +1,8 @@
 // Access to memory devices: a bounded pointer into the region.
 //
-// Ranges come from structures that were validated when the pool was opened
-// (raid/logical_space_build.hpp), so one that leaves the device is a fault of this program and
-// fails a check. Bulk data behind the pointer is moved by the functions of base/copy.hpp and
-// base/xxh3.hpp, which keep it out of the GPU's L1.
+// Ranges come from structures that were validated when the pool was opened (raid/logical_space_build.hpp). So a range
+// that leaves the device is a fault of this program and fails a check. base/copy.hpp and base/xxh3.hpp have the
+// functions for bulk data behind the pointer, which bypass the GPU's L1 cache.
 #pragma once
 
 #include "base/bits.hpp"

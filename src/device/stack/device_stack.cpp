@@ -62,7 +62,7 @@ Status DeviceStack::may_write(u64 offset, u64 length) {
   return Status::ok;
 }
 
-// What arrives at the bottom.
+// The writes that arrive at the bottom.
 std::vector<StackWrite> DeviceStack::pass(u64 offset, const u8* bytes, u64 length) {
   std::vector<StackWrite> writes;
   writes.push_back({offset, std::vector<u8>(bytes, bytes + length)});

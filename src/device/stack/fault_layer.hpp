@@ -1,4 +1,4 @@
-// The layer `fault`: a device that does what bad devices do.
+// The layer `fault`: a device with the faults of bad devices.
 //
 //   read-error    a read fails (medium_error)
 //   write-error   a write fails (device_failed); nothing of it is stored
@@ -6,24 +6,23 @@
 //   decay         a bit of what is read has changed on the medium
 //   flip          a bit of what is written is stored wrong
 //   lost          a write is acknowledged and not stored
-//   torn          of a write only some first sectors of 512 bytes are stored
+//   torn          only some first sectors of 512 bytes of a write are stored
 //   misdirect     a write is stored on another page
 //   delay         an access takes longer
-//   gone          the device disappears: from then on everything fails (device_failed)
+//   gone          the device disappears: every later access fails (device_failed)
 //
 // Rules, separated by commas, say when:
 //
 //   KIND=P                     each access of the kind's class, with probability P (0 to 1)
 //   KIND@OFFSET+LENGTH         those that touch this range of the device
-//   KIND#N                     the Nth one, from 1, and no other
-//   KIND@OFFSET+LENGTH#N       the Nth one that touches the range; with =P behind it, with
-//   probability P seed=N                     of the pseudo random numbers, 1 if not given
+//   KIND#N                     only the Nth one, counted from 1
+//   KIND@OFFSET+LENGTH#N       the Nth one that touches the range; with =P instead of #N, with probability P
+//   seed=N                     of the pseudo random numbers, 1 if not given
 //   delay-us=N                 length of a delay, 1000 if not given
 //
-// Classes: read-error and decay see reads; write-error, flip, lost, torn and misdirect writes;
-// flush-error flushes; delay and gone all three (ranges: reads and writes). An access is what the
-// engine announces: a run of pages, or a page. Numbers may be hexadecimal (0x...). Equal seeds and
-// equal accesses give equal faults.
+// Classes: read-error and decay affect reads; write-error, flip, lost, torn and misdirect writes; flush-error flushes;
+// delay and gone all three (ranges: reads and writes). An access is what the engine announces: a run of pages, or a
+// page. Numbers may be hexadecimal (0x...). Equal seeds and equal accesses give equal faults.
 #pragma once
 
 #include <mutex>
@@ -63,7 +62,7 @@ struct FaultRules {
   std::vector<FaultRule> rules;
 };
 
-// DeviceError: names the rule and what is wrong with it.
+// DeviceError: names the rule and its fault.
 FaultRules parse_fault_rules(std::string_view text);
 
 class FaultLayer : public StackLayer {
@@ -78,7 +77,7 @@ class FaultLayer : public StackLayer {
   void write(std::vector<StackWrite>& writes) override;
   bool changes_writes() const override { return true; }
 
-  // Faults made so far, delays left out.
+  // Number of faults so far, without delays.
   u64 fault_count() const;
 
  private:
@@ -89,7 +88,7 @@ class FaultLayer : public StackLayer {
   u64 random();
   u64 random_below(u64 bound) { return random() % bound; }
 
-  mutable std::mutex mutex_;  // all below
+  mutable std::mutex mutex_;  // protects everything below
   FaultRules rules_;
   u64 size_bytes_ = 0;
   u64 random_state_;

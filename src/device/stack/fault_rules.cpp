@@ -31,7 +31,7 @@ constexpr KindName kind_names[] = {
   throw DeviceError("fault rule '" + std::string(rule) + "': " + what, 0);
 }
 
-// Takes a number from the front of `text`.
+// Reads a number from the beginning of `text` and removes it.
 u64 take_number(std::string_view rule, std::string_view& text, const char* what) {
   int base = 10;
   if (text.starts_with("0x")) {

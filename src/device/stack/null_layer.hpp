@@ -1,4 +1,4 @@
-// The layer `null`: forgets writes. Over memory of zeros nobody else writes to, reads are zeros.
+// The layer `null`: discards writes. Its memory is zero and nobody else writes to it, so reads return zeros.
 #pragma once
 
 #include "device/stack/device_stack.hpp"

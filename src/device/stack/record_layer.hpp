@@ -1,7 +1,6 @@
-// The layer `record`: every write with its bytes and every flush goes into a log
-// (device/stack/write_log.hpp).
+// The layer `record`: stores every write, with its bytes, and every flush in a log (device/stack/write_log.hpp).
 //
-// What cannot be recorded is not done: with a log that has failed, writes and flushes fail.
+// If the log has failed, writes and flushes fail, because they cannot be recorded.
 #pragma once
 
 #include <memory>
@@ -14,7 +13,7 @@ namespace gpu4fs::device {
 
 class RecordLayer : public StackLayer {
  public:
-  // `name`: the device's, for the log.
+  // `name`: that of the device, for the log.
   RecordLayer(std::shared_ptr<WriteLog> log, std::string name);
 
   Status may_write(u64 offset, u64 length) override;
@@ -25,8 +24,7 @@ class RecordLayer : public StackLayer {
 
  private:
   static constexpr u32 no_device = ~u32{0};
-  // A device enters the log with what is done to it first, so that one that is only read leaves no
-  // log.
+  // A device is entered into the log by its first write or flush, so a device that is only read leaves no log.
   Status begin();
 
   std::shared_ptr<WriteLog> log_;

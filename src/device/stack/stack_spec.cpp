@@ -22,7 +22,7 @@ constexpr std::string_view null_name = "null";
   throw DeviceError("device '" + text + "': " + what, 0);
 }
 
-// The layer that `text` begins with; empty: it is a path.
+// The name of the layer at the beginning of `text`; empty: it is a path.
 std::string_view layer_at(std::string_view text) {
   for (const std::string_view name : layer_names) {
     if (text.size() > name.size() && text.starts_with(name) && text[name.size()] == '=') return name;
@@ -81,7 +81,7 @@ std::size_t end_of_device(std::string_view list, std::size_t begin) {
     const std::size_t end = std::min(list.find(':', begin), list.size());
     if (name.empty() || end == list.size()) return end;
     begin = end + 1;
-    // The colon behind the size belongs to it; one more separates.
+    // The colon after the size belongs to it; another one separates.
     if (name == null_name) return std::min(list.find(':', begin), list.size());
   }
 }

@@ -1,12 +1,13 @@
 // Devices with stacks as they are named on command lines and in tables of file systems:
 //
-//   PATH                     a device; a stack only if it begins with the name of a layer and '=': ./record=x is a path
-//   record=LOGFILE:DEVICE    writes and flushes of DEVICE go into LOGFILE (device/stack/write_log.hpp)
+//   PATH                     a device; it has a stack only if it begins with the name of a layer and '=': ./record=x is
+//                            a path
+//   record=LOGFILE:DEVICE    writes and flushes of DEVICE are recorded in LOGFILE (device/stack/write_log.hpp)
 //   fault=RULES:DEVICE       DEVICE with faults (device/stack/fault_layer.hpp)
-//   null=SIZE:               reads zeros, forgets writes; SIZE in bytes, or with K, M, G; no path follows
+//   null=SIZE:               reads zeros, discards writes; SIZE in bytes, or with K, M, G; no path follows
 //
-// DEVICE may itself have a stack. Arguments cannot contain colons. In lists of devices, which have
-// colons too, the colon behind a layer's argument separates nothing.
+// DEVICE may itself have a stack. Arguments cannot contain colons. In lists of devices, which use colons too, the colon
+// after a layer's argument is not a separator.
 #pragma once
 
 #include <cstddef>
@@ -34,17 +35,17 @@ struct DeviceSpec {
   bool has_stack() const { return is_null() || !layers.empty(); }
 };
 
-// DeviceError: names the text and what is wrong with it.
+// DeviceError: names the text and its fault.
 DeviceSpec parse_device_spec(const std::string& text);
 
-// Where the device that begins at `begin` ends in a list with colons: the position of the colon
-// behind it, or the list's size.
+// The end of the device that begins at `begin` in a list with colons: the position of the colon after it, or the list's
+// size.
 std::size_t end_of_device(std::string_view list, std::size_t begin);
 
-// The same device for a process in another folder: its paths made absolute, whether it exists or not. DeviceError.
+// The same device for a process in another folder: its paths made absolute, whether they exist or not. DeviceError.
 std::string absolute_device(const std::string& text);
 
-// The stack, without a medium yet; null when the device has none. DeviceError.
+// The stack, without a medium yet; null if the device has none. DeviceError.
 std::shared_ptr<DeviceStack> make_stack(const DeviceSpec& spec);
 
 }  // namespace gpu4fs::device

@@ -31,7 +31,7 @@ struct EntryHeader {
 };
 static_assert(sizeof(EntryHeader) == 48);
 
-constexpr u64 log_magic = 0x676f6c7773663467ull;  // "g4fswlog" as its bytes stand in the file
+constexpr u64 log_magic = 0x676f6c7773663467ull;  // "g4fswlog" in the byte order of the file
 constexpr u32 log_version = 1;
 constexpr u64 entry_bytes_max = u64{1} << 30;
 
@@ -50,7 +50,7 @@ struct FileCloser {
 };
 using FileHandle = std::unique_ptr<std::FILE, FileCloser>;
 
-// False: the file is empty. DeviceError when it is something else than a log of this version.
+// False: the file is empty. DeviceError if it is not a log of this version.
 bool read_file_header(const std::string& path, std::FILE* file) {
   FileHeader header{};
   const std::size_t count = std::fread(&header, 1, sizeof(header), file);

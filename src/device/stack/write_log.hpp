@@ -1,9 +1,8 @@
 // The writes and flushes of devices in the order in which they happened. Host only.
 //
-// A log has one order over all devices that write to it. A write is in it when its bytes are
-// stored; a flush has two entries, and the writes in front of `flush_begin` are durable from
-// `flush_end` on. `mark` is for whoever watches the log: it says that something outside (an
-// acknowledged fsync, say) happened here.
+// A log has one order over all its devices. A write is entered when its bytes are stored. A flush has two entries: the
+// writes before `flush_begin` are durable after `flush_end`. `mark` is for observers of the log: it marks the place of
+// an external event, for example an acknowledged fsync.
 //
 // As a file (version 1, little endian): a header of 16 bytes, then entries, each a header of 48
 // bytes and its bytes padded with zeros to a multiple of 8.
@@ -19,7 +18,7 @@
 //           32  u64  XXH3-64 of the bytes
 //           40  u64  XXH3-64 of this header's first 40 bytes
 //
-// A process that ends suddenly leaves an incomplete last entry, which readers pass over.
+// A process that ends suddenly leaves an incomplete last entry, which readers skip.
 #pragma once
 
 #include <cstdio>
@@ -52,11 +51,11 @@ struct WriteLogEntry {
 class WriteLog {
  public:
   virtual ~WriteLog() = default;
-  // The number that the device has in this log.
+  // The number of the device in this log.
   u32 add_device(const std::string& path, u64 size_bytes);
   void add(WriteLogKind kind, u32 device, u64 offset, const u8* bytes, u64 length);
   void mark(u64 value) { add(WriteLogKind::mark, 0, value, nullptr, 0); }
-  // True from the moment on at which an entry could not be kept.
+  // True as soon as an entry could not be kept.
   bool has_failed() const;
 
  protected:
@@ -74,7 +73,7 @@ class WriteLog {
 
 class MemoryWriteLog : public WriteLog {
  public:
-  // While nobody adds.
+  // While no thread adds entries.
   const std::vector<WriteLogEntry>& entries() const { return entries_; }
 
  protected:
@@ -84,13 +83,12 @@ class MemoryWriteLog : public WriteLog {
   std::vector<WriteLogEntry> entries_;
 };
 
-// The log at `path`: one object in this process however often it is asked for, so that devices that
-// name the same file have one order. The file begins anew with the first entry; a file that is
-// neither empty nor such a log is left alone: DeviceError, now.
+// The log at `path`: one object in this process for each file, so devices that name the same file have one order. The
+// file is truncated by the first entry. A file that is neither empty nor such a log is left alone: DeviceError, at
+// once.
 std::shared_ptr<WriteLog> open_write_log(const std::string& path);
 
-// All complete entries of a log. DeviceError when it cannot be read, is no log or has another
-// version.
+// All complete entries of a log. DeviceError if it cannot be read, is not a log or has another version.
 std::vector<WriteLogEntry> read_write_log(const std::string& path);
 
 }  // namespace gpu4fs::device
