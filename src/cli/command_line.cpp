@@ -10,7 +10,7 @@ namespace gpu4fs::cli {
 
 namespace {
 
-// The parser keeps the values of one_of() in a function only. Its options are never removed.
+// The parser stores the values of one_of() only in a function. Its options are never removed.
 std::map<const CLI::Option*, std::vector<std::string>>& allowed_values() {
   static std::map<const CLI::Option*, std::vector<std::string>> values;
   return values;
@@ -93,7 +93,7 @@ bool CommandLine::is_selected() const {
 namespace {
 
 CLI::App& make_parser(const std::string& program, const std::string& summary, void (*add_options)(CommandLine line)) {
-  // Commands look after parsing which subcommand was selected, so the parser stays until the program ends.
+  // After parsing, commands ask which subcommand was selected, so the parser stays until the program ends.
   static std::vector<std::unique_ptr<CLI::App>> parsers;
   CLI::App& app = *parsers.emplace_back(std::make_unique<CLI::App>(summary, program));
   app.set_version_flag("-V,--version", std::string("gpu4fs " GPU4FS_VERSION));

@@ -1,5 +1,5 @@
-// Options of a command line and its subcommands. The parser behind it (CLI11) is compiled in one source file, because
-// its headers take longer to compile than what uses them. Host only.
+// Options of a command line and its subcommands. The parser (CLI11) is compiled in one source file, because its headers
+// take longer to compile than the code that uses them. Host only.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ class Option {
 };
 
 // A command line with options, positional arguments (names without a dash) and subcommands. The variables must live
-// until the command line was parsed.
+// until the command line is parsed.
 class CommandLine {
  public:
   explicit CommandLine(CLI::App* app) : app_(app) {}
@@ -46,7 +46,7 @@ class CommandLine {
   CommandLine subcommand(const std::string& name, const std::string& summary);
   void require_subcommand();  // exactly one
   void on_selected(std::function<void()> action);
-  bool is_selected() const;  // of a subcommand: it was named on the line that was parsed
+  bool is_selected() const;  // for a subcommand: the parsed line named it
 
  private:
   CLI::App* app_;
@@ -54,8 +54,8 @@ class CommandLine {
 
 enum class ParseOutcome { ready, answered, wrong };
 
-// Tells `add_options` to describe the options, then parses `arguments` (the first is the program's name) and sets their
-// variables. `answered`: help or version were asked for and printed. `wrong`: the error was printed to stderr.
+// Calls `add_options` to describe the options, then parses `arguments` (the first is the program's name) and sets their
+// variables. `answered`: help or version was requested and printed. `wrong`: the error was printed to stderr.
 ParseOutcome parse_command_line(const std::string& program, const std::string& summary, int count, char** arguments,
                                 void (*add_options)(CommandLine line));
 

@@ -1,4 +1,4 @@
-// What a command line takes, as data: for the completion of shells. Host only.
+// The options of a command line as data, for the completion in shells. Host only.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 namespace gpu4fs::cli {
 
 struct OptionDescription {
-  std::vector<std::string> names;  // with their dashes, short ones first
-  std::string text;                // what it does, in one line
+  std::vector<std::string> names;  // including their dashes, short ones first
+  std::string text;                // its effect, in one line
   bool takes_value;
   bool may_be_repeated;
-  std::vector<std::string> values;  // those that are allowed; empty: any
+  std::vector<std::string> values;  // the allowed ones; empty: any
 };
 
 struct LineDescription {
@@ -21,7 +21,7 @@ struct LineDescription {
   std::string summary;
   std::vector<OptionDescription> options;  // without hidden ones
   std::vector<LineDescription> subcommands;
-  bool takes_words;  // positional arguments
+  bool takes_words;  // it has positional arguments
 };
 
 LineDescription describe_command_line(const std::string& name, const std::string& summary,

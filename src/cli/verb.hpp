@@ -1,7 +1,7 @@
-// A verb of a program: `gpu4fs <name> ...`, for some also a program name of its own. Host only.
+// A verb of a program: `gpu4fs <name> ...`. Some verbs also have a program name of their own. Host only.
 //
 // A verb keeps its options in its own source file: add_options() describes them, run() does the work and returns the
-// exit status. What run() throws is printed as one line, "<program>: <message>", and becomes `failure_status`.
+// exit status. An exception of run() is printed as one line, "<program>: <message>", and becomes `failure_status`.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ namespace gpu4fs::cli {
 struct Verb {
   const char* name;
   const char* summary;       // one line of the list of verbs
-  const char* program_name;  // name under which the verb is called directly, or null
+  const char* program_name;  // program name that selects the verb directly, or null
   void (*add_options)(CommandLine line);
   int (*run)();
   int usage_status;    // wrong command line
   int failure_status;  // the operation failed
-  // Hands every argument to run_raw, options of its own included, in place of add_options and run.
+  // Passes all arguments, including options, to run_raw instead of add_options and run.
   int (*run_raw)(int count, char** arguments) = nullptr;
 };
 

@@ -14,7 +14,7 @@ namespace {
 using session::AccessTimes;
 using session::EngineChoice;
 
-// An option's name and value as given.
+// An option's name and value as they were given.
 struct Option {
   std::string_view name;
   std::string_view value;
@@ -140,7 +140,7 @@ constexpr Rule rules[] = {
     {"fsname", true, [](MountOptions& options, const Option& option) { options.fuse.source = option.value; }},
     {"subtype", true, apply_nothing},
     {"debug", false, apply_fuse<&frontend::FuseOptions::debug>},
-    // The kernel's own.
+    // The kernel's own options.
     {"suid", false, apply_kernel_flag},
     {"nosuid", false, apply_kernel_flag},
     {"dev", false, apply_kernel_flag},
@@ -148,10 +148,10 @@ constexpr Rule rules[] = {
     {"exec", false, apply_kernel_flag},
     {"noexec", false, apply_kernel_flag},
     {"async", false, apply_kernel_flag},
-    // Of the kernel's table, from which mount(8) takes them for a remount.
+    // Options in the kernel's table, from which mount(8) takes them for a remount.
     {"user_id", true, apply_nothing},
     {"group_id", true, apply_nothing},
-    // For mount(8), fstab and the init system; nothing to do here.
+    // Options for mount(8), fstab and the init system; nothing to do here.
     {"defaults", false, apply_nothing},
     {"auto", false, apply_nothing},
     {"noauto", false, apply_nothing},
@@ -168,7 +168,7 @@ void add_option(MountOptions& options, const Option& option) {
   if (option.name.starts_with("x-") || option.name.starts_with("comment")) return;
   for (const Rule& rule : rules) {
     if (rule.name != option.name) continue;
-    // mount(8) hands "user" on with the name of the user.
+    // mount(8) passes "user" on with the name of the user.
     const bool is_user = option.name == "user";
     if (option.has_value != rule.wants_value && !is_user) {
       throw MountUsageError(

@@ -25,7 +25,7 @@ struct MountOptions {
   bool is_remount = false;
 };
 
-// Adds one comma separated list to `options`; a later option overrides an earlier one.
+// Adds a comma-separated list to `options`; a later option overrides an earlier one.
 void add_mount_options(MountOptions& options, std::string_view list);
 
 }  // namespace gpu4fs::daemon

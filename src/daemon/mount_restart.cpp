@@ -48,7 +48,7 @@ std::string deaths_text(const RestartState& state) {
                      state.reasons.empty() ? "" : state.reasons.back());
 }
 
-// A line of JSON, then the front end's bytes.
+// One line of JSON, followed by the front end's bytes.
 std::string to_bytes(const RestartState& state) {
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();

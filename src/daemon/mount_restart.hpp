@@ -1,6 +1,6 @@
-// Going on with a mount after its engine has died: in the same process by execve(2), because a process whose GPU
-// kernel failed cannot use the GPU any more. The channel to the kernel is kept, the pool is recovered from its medium
-// as after a crash, and the same kind of engine is started. Host only.
+// Continues a mount after its engine has died: in the same process by execve(2), because a process whose GPU kernel
+// failed cannot use the GPU again. The channel to the kernel stays open, the pool is recovered from its medium as after
+// a crash, and the same kind of engine is started. Host only.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace gpu4fs::daemon {
 
-// What goes from one program image to the next.
+// The state that one program image passes to the next.
 struct RestartState {
   frontend::SavedMount mount;
-  std::string pool_name;              // its control socket's
+  std::string pool_name;              // that of its control socket
   std::string engine;                 // "cpu" or "cuda": the next engine is of the same kind
   std::vector<std::string> reasons;   // of each death, the last few
   std::vector<std::int64_t> times_s;  // of each death, since 1970; same count
@@ -23,11 +23,11 @@ struct RestartState {
   bool is_background = true;
 };
 
-// So many deaths in so many seconds are no accident.
+// More than this number of deaths in this number of seconds is not an accident.
 inline constexpr unsigned restart_max = 5;
 inline constexpr std::int64_t restart_window_s = 600;
 
-// Adds a death. False: there have been too many of late, and the mount is to stay dead.
+// Adds a death. False: there were too many recently, and the mount stays dead.
 [[nodiscard]] bool note_death(RestartState& state, const std::string& reason, std::int64_t now_s);
 
 // "3 times in 600 s, the last time: ...".
@@ -36,9 +36,9 @@ std::string deaths_text(const RestartState& state);
 std::string to_bytes(const RestartState& state);
 RestartState restart_state_from(const std::string& bytes);
 
-// Starts this program anew with `words` and "--resume N". Returns only if that failed: why.
+// Executes this program again with `words` and "--resume N". Returns, with the reason, only if this failed.
 std::string execute_again(const RestartState& state, const std::vector<std::string>& words);
-// What execute_again() left behind descriptor `number`; closes it. std::runtime_error.
+// Reads the state that execute_again() stored behind descriptor `number`, and closes it. std::runtime_error.
 RestartState read_restart_state(int number);
 
 }  // namespace gpu4fs::daemon

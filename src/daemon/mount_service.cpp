@@ -34,7 +34,7 @@ sigset_t ending_signals() {
   return set;
 }
 
-// Unmounts when the user asks for it by a signal.
+// Unmounts when a signal requests it.
 class SignalWatch {
  public:
   SignalWatch(FuseMount& mount, bool ignores_hangup)
@@ -60,7 +60,7 @@ class SignalWatch {
   std::thread thread_;
 };
 
-// Suspends the mount when its engine dies, unless that happens too often.
+// Suspends the mount when its engine dies, unless this happens too often.
 class DeathWatch {
  public:
   explicit DeathWatch(RestartState& state) : state_(state) {}
@@ -70,7 +70,7 @@ class DeathWatch {
     mount_ = &mount;
     if (is_to_go_on_) mount.suspend();
   }
-  // The mount ends; a death from now on, while the server stops, has nothing to suspend.
+  // The mount ends; a later death, while the server stops, has nothing to suspend.
   void forget() {
     const std::lock_guard guard(mutex_);
     mount_ = nullptr;
@@ -95,7 +95,7 @@ class DeathWatch {
 session::ServerOptions resumed_options(const MountService& service) {
   const RestartState& state = *service.resumed;
   session::ServerOptions options = service.options.server;
-  // Never another one in silence.
+  // Another kind of engine is never used silently.
   options.engine = state.engine == "cuda" ? session::EngineChoice::cuda : session::EngineChoice::cpu;
   options.history = {static_cast<u32>(state.restart_count), state.reasons.back(), state.times_s.back()};
   options.write_errors_before = state.mount.write_errors + 1;
@@ -109,7 +109,7 @@ std::string name_of_control(const std::string& path) {
   return end == std::string::npos ? std::string() : path.substr(slash, end - slash);
 }
 
-// The words with which the mount goes on: with the devices that the pool has by now.
+// The words with which the mount continues, with the current devices of the pool.
 std::vector<std::string> words_to_go_on(const MountService& service, PoolServer& server) {
   std::vector<std::string> words = service.words;
   const auto count = static_cast<std::ptrdiff_t>(service.options.server.device_paths.size());
@@ -120,7 +120,7 @@ std::vector<std::string> words_to_go_on(const MountService& service, PoolServer&
   return words;
 }
 
-// Serves with an engine. False: the mount's end was not clean.
+// Serves with an engine. False: the end of the mount was not clean.
 bool serve_alive(const MountService& service, PoolServer& server, RestartState& state, DeathWatch& deaths) {
   frontend::LocalSessions sessions(server);
   {
@@ -141,8 +141,8 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       std::string text;
       if (service.is_verbose || server.recovery().records_replayed != 0) text += server.recovery().text();
       for (const std::string& warning : server.warnings()) text += warning + "\n";
-      // What was asked for by name needs no word: mount(8) prints whatever its helper does. In the foreground it says
-      // that the directory can be used.
+      // If the engine was selected by name, nothing is printed: mount(8) prints all output of its helper. In the
+      // foreground a line says that the directory can be used.
       const bool is_asked_for = service.options.server.engine != session::EngineChoice::automatic;
       if (service.is_verbose || !service.is_background || !is_asked_for) text += server.engine_text();
       service.announce(text);
@@ -163,7 +163,7 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
   return server.stop();
 }
 
-// Every operation fails until the directory is unmounted, and whoever asks is told why.
+// Every operation fails until the directory is unmounted, and the log and the status say why.
 void serve_dead(const MountService& service, const std::string& reason) {
   const RestartState& state = *service.resumed;
   const std::string text =
@@ -197,7 +197,7 @@ bool serve(MountService service) {
   DeathWatch deaths(state);
   std::unique_ptr<PoolServer> server;
   const auto start = [&] {
-    // Not through `server`: it is empty already while what it held ends.
+    // Not through `server`: it is already empty while its object is destroyed.
     server->on_death([&deaths, alive = server.get()] { deaths.died(alive->engine().fault_text()); });
     server->start();
     state.engine = server->uses_gpu() ? "cuda" : "cpu";

@@ -20,7 +20,7 @@ using pool::PoolError;
 
 constexpr auto look_again = std::chrono::milliseconds(20);
 
-// The UUID of the pool that the device is of; "": it is of none, or cannot be read.
+// The UUID of the device's pool; "" if it belongs to none or cannot be read.
 std::string pool_of(const std::string& device) {
   try {
     const pool::SuperblockProbe probe = pool::probe_superblocks(device);
@@ -32,7 +32,7 @@ std::string pool_of(const std::string& device) {
   }
 }
 
-// Whether one of the mounts that can be seen here is of the pool.
+// Whether one of the mounts that are visible here is of the pool.
 bool is_mounted(const std::vector<std::string>& devices) {
   const std::string pool = pool_of(devices.front());
   for (const pool::MountEntry& entry : pool::read_mount_table()) {
@@ -46,7 +46,7 @@ bool is_mounted(const std::vector<std::string>& devices) {
   return false;
 }
 
-// False: a signal came instead.
+// False: a signal arrived.
 bool pause(const sigset_t& signals) {
   const timespec time{0, std::chrono::nanoseconds(look_again).count()};
   return ::sigtimedwait(&signals, nullptr, &time) < 0;

@@ -1,4 +1,4 @@
-// Devices that are just being let go of: umount(8) returns before the server has written its last checkpoint. Host
+// Waits for devices that are being released: umount(8) returns before the server has written its last checkpoint. Host
 // only.
 #pragma once
 
@@ -11,11 +11,11 @@
 namespace gpu4fs::daemon {
 
 enum class Holder {
-  ends,    // nobody else can have the devices: this process's former image
-  unknown  // in use at once if the pool is mounted somewhere, else waited for
+  ends,    // nobody else can have the devices: an earlier image of this process
+  unknown  // in use if the pool is mounted somewhere, otherwise waited for
 };
 
-// Opens the pool. PoolError as PoolServer: already_mounted when the devices stay in use, or one of `signals` (blocked)
+// Opens the pool. PoolError as PoolServer: already_mounted if the devices stay in use, or if one of `signals` (blocked)
 // arrives meanwhile.
 std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder,
                                                    const sigset_t& signals);

@@ -1,4 +1,4 @@
-// Sessions of a mount whose engine is gone for good: every command answers engine_died. Host only.
+// Sessions of a mount whose engine cannot be restarted: every command answers engine_died. Host only.
 #pragma once
 
 #include <memory>

@@ -11,8 +11,8 @@
 
 namespace gpu4fs::frontend {
 
-// A trusted session: its commands name their callers, whose permissions have been checked. Must be gone
-// before the server stops. Throws pool::PoolError when no session is left.
+// A trusted session: its commands name their callers, whose permissions have been checked. Must be closed before the
+// server stops. Throws pool::PoolError if no session is left.
 client::Session open_local_session(server::PoolServer& server, u64 data_bytes);
 
 // The sessions of a FUSE mount's threads.

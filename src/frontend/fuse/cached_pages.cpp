@@ -6,8 +6,8 @@
 
 namespace gpu4fs::frontend {
 
-// Whoever looks for the bit after a change has the engine's order behind it: content from before the change was read
-// after its bit was set.
+// A thread that tests the bit after a change is ordered after the engine's change: if old content was read, its bit was
+// set before.
 void CachedPages::note(u64 inode) {
   const u64 index = inode % bit_count;
   std::atomic<u64>& word = bits_[index / 64];

@@ -1,13 +1,14 @@
-// Pages in the kernel's cache that a write past it makes stale.
+// Pages in the kernel's cache that a direct write makes stale.
 //
-// Before it sends a write with O_DIRECT the kernel drops the cached pages in its range; afterwards it does so again
-// only if the caller waits in write(2). With asynchronous ones (libaio, io_uring) a buffered read in between brings the
-// old content back, and nothing would ever drop it: the cache is kept over opens and is not tied to the modification
-// time. So the kernel is told to drop the range when the engine has the new content, before the write is answered.
+// Before the kernel sends a write with O_DIRECT, it drops the cached pages in its range. Afterwards it does so again
+// only if the caller waits in write(2). With asynchronous writes (libaio, io_uring) a buffered read in between brings
+// the old content back, and nothing would drop it again: the cache is kept over opens and is not tied to the
+// modification time. So the kernel is told to drop the range when the engine has the new content, before the write is
+// answered.
 //
 // Dropping waits for pages that are being read or written back, and thus for requests that must be answered meanwhile.
-// Therefore a thread of its own drops and answers. Files that are never read through the cache, as databases do it, are
-// spared: a filter knows which inodes may have pages there.
+// So a separate thread drops and answers. Files that are never read through the cache, such as those of databases, are
+// not affected: a filter knows which inodes may have pages there.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@ namespace gpu4fs::frontend {
 
 class CachedPages {
  public:
-  // An answered write: what the kernel is to drop, and whom to tell how much was written.
+  // An answered write: the range that the kernel has to drop, and the request with its number of written bytes.
   struct DirectWrite {
     int device;
     u64 unique;
@@ -38,24 +39,24 @@ class CachedPages {
   CachedPages& operator=(const CachedPages&) = delete;
   ~CachedPages() { stop(); }
 
-  // The kernel will cache content of the inode; called before the engine is asked for it.
+  // The kernel will cache content of the inode; called before the engine is asked for the content.
   void note(u64 inode);
-  // What a former process of this mount knew.
+  // Notes all inodes: an earlier process of this mount may have noted any of them.
   void note_all();
   [[nodiscard]] bool may_hold(u64 inode) const;
 
-  // Begins to take work; `idle` is called when all that was taken is done.
+  // Starts to accept work; `idle` is called when all accepted work is done.
   template <class Idle>
   void start(Idle idle) {
     stopping_ = false;
     thread_ = std::thread([this, idle] { answer_all(idle); });
   }
-  // Answers what is left and ends the thread.
+  // Answers the remaining writes and ends the thread.
   void stop();
   void answer(const DirectWrite& write);
   // Other work that drops pages before it answers a request.
   void run(std::function<void()> work);
-  // Work that waits; requests must be read and answered until there are none.
+  // Work is waiting; requests must be read and answered until there is none.
   [[nodiscard]] bool is_busy() const { return waiting_.load() != 0; }
 
  private:
@@ -68,7 +69,7 @@ class CachedPages {
       if (waiting_.fetch_sub(1) == 1) idle();
     }
   }
-  std::function<void()> take();  // none: it is to end
+  std::function<void()> take();  // empty: it has to end
 
   std::array<std::atomic<u64>, bit_count / 64> bits_{};
   std::atomic<u64> waiting_{0};

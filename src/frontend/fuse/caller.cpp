@@ -11,7 +11,7 @@
 namespace gpu4fs::frontend {
 namespace {
 
-// Rights count in a namespace of users; anybody has them all in one of his own.
+// Capabilities are relative to a user namespace; every user has all of them in his own.
 bool shares_users(u32 thread) {
   struct stat own {};
   struct stat other {};

@@ -1,5 +1,5 @@
-// Extended attributes. Names under "user.gpu4fs.server." are the mount's own: they read as facts about
-// the running server and cannot be changed. SETXATTR is among the raw requests (fuse_raw.cpp).
+// Extended attributes. Names under "user.gpu4fs.server." belong to the mount: their values describe the running server
+// and cannot be changed. SETXATTR is among the raw requests (fuse_raw.cpp).
 #include <unistd.h>
 
 #include <cstring>
@@ -41,7 +41,7 @@ void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view
   answer_value(request, value.data(), value.size(), size);
 }
 
-// getxattr and listxattr: size 0 asks for the length only.
+// getxattr and listxattr: size 0 asks only for the length.
 void answer_from_engine(fuse_req_t request, FuseWorker& worker, wire::Command& command, size_t size) {
   worker.set_data(command, worker.reply_buffer(), size < fuse_max_write ? size : fuse_max_write);
   const client::Reply reply = worker.call(command);
@@ -60,7 +60,7 @@ void getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t siz
 void listxattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
   FuseWorker& worker = FuseWorker::current();
   wire::Command command = worker.command(request, Opcode::list_attributes, inode);
-  // The kernel asks who may read and change names under "trusted.", but leaves it to file systems who sees them.
+  // The kernel checks who may read and change names under "trusted.", but file systems decide who sees them.
   command.uid = known_user(command.uid, static_cast<u32>(fuse_req_ctx(request)->pid));
   answer_from_engine(request, worker, command, size);
 }

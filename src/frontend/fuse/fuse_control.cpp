@@ -1,6 +1,6 @@
-// ioctl(2): the flags of inodes that chattr(1), lsattr(1) and xfs_io(8) show and set, and fstrim(8).
+// ioctl(2): the inode flags that chattr(1), lsattr(1) and xfs_io(8) show and set, and fstrim(8).
 //
-// The kernel has checked who may change flags: the owner, and CAP_LINUX_IMMUTABLE for append-only and immutable.
+// The kernel has checked who may change flags: the owner, and with CAP_LINUX_IMMUTABLE append-only and immutable.
 #include <linux/fs.h>
 
 #include <cstring>
@@ -37,7 +37,7 @@ u32 shown_flags(u32 inode_flags, u32 Flag::*kind) {
   return shown;
 }
 
-// False: there are others among them.
+// False: there are other flags among them.
 bool inode_flags_of(u32 shown, u32 Flag::*kind, u32* inode_flags) {
   *inode_flags = 0;
   for (const Flag& flag : flag_table) {
@@ -47,7 +47,7 @@ bool inode_flags_of(u32 shown, u32 Flag::*kind, u32* inode_flags) {
   return shown == 0;
 }
 
-// What the caller gave, if it is as long as it has to be.
+// The caller's data, if it has the required length.
 template <class T>
 bool take(const void* bytes, size_t length, T* value) {
   if (length != sizeof(T)) return false;
@@ -77,7 +77,7 @@ void get_flags(fuse_req_t request, fuse_ino_t inode, bool is_extended, size_t ro
   answer(request, values, room);
 }
 
-// A request for flags of an inode, to be answered.
+// A request for a change of an inode's flags that has to be answered.
 struct FlagChange {
   int device;
   u64 unique;
@@ -88,7 +88,8 @@ struct FlagChange {
 
 Status store_flags(FuseWorker& worker, const FlagChange& change) {
   wire::Command command = worker.command(nullptr, Opcode::setattr, change.inode);
-  // The engine asks for the superuser. With idmapped mounts the kernel does not say who it was, but has asked itself.
+  // The engine requires the superuser. With idmapped mounts the kernel does not name the caller, but has checked the
+  // permission itself.
   command.uid = change.uid == unknown_user ? 0 : change.uid;
   command.mask = format::set_flags;
   format::AttributeRecord& record = worker.attributes_in();
@@ -96,13 +97,13 @@ Status store_flags(FuseWorker& worker, const FlagChange& change) {
   record.flags = change.flags;
   command.data = worker.session().address_of(&record);
   const Status status = worker.call(command).status;
-  // The kernel does not know that the change time is another.
+  // The kernel does not know that the change time has changed.
   if (status == Status::ok) notify_attributes_changed(change.device, change.inode);
   return status;
 }
 
-// In the thread that drops pages. What was stored by a mapping goes out first, because it would be refused afterwards.
-// That takes the mappings' pages away; what is stored from then on is brought back by the kernel and refused.
+// In the thread that drops pages. Content that was stored through mappings is written first, because it would be
+// refused afterwards. This removes the mappings' pages; the kernel sends later stores again, and they are refused.
 void write_back_and_store_flags(FuseShared& shared, const FlagChange& change) {
   Status status = Status::too_many_sessions;
   try {
@@ -121,7 +122,7 @@ void set_flags(fuse_req_t request, fuse_ino_t inode, u32 flags) {
   FuseWorker& worker = FuseWorker::current();
   FuseShared& shared = worker.shared();
   const bool forbids = (flags & format::inode_flags_of_administrators) != 0;
-  // The kernel would hold changes back that the engine then refuses.
+  // The kernel would hold back changes that the engine then refuses.
   if (shared.options.writeback && forbids) {
     fuse_reply_err(request, EOPNOTSUPP);
     return;
@@ -149,7 +150,7 @@ void set_plain_flags(fuse_req_t request, fuse_ino_t inode, const void* bytes, si
   }
 }
 
-// There are no projects and no hints of extents.
+// There are no projects and no extent hints.
 void set_extended_flags(fuse_req_t request, fuse_ino_t inode, const void* bytes, size_t length) {
   fsxattr values{};
   u32 flags = 0;
@@ -163,7 +164,7 @@ void set_extended_flags(fuse_req_t request, fuse_ino_t inode, const void* bytes,
   }
 }
 
-// Devices are memory, and give back what is free by themselves: there is nothing to do.
+// Devices are memory and return free memory automatically: there is nothing to do.
 void trim(fuse_req_t request, const void* bytes, size_t length, size_t room) {
   FuseWorker& worker = FuseWorker::current();
   wire::Command command = worker.command(request, Opcode::statfs, format::inode_number_root);
@@ -187,7 +188,7 @@ void trim(fuse_req_t request, const void* bytes, size_t length, size_t room) {
 
 void control(fuse_req_t request, fuse_ino_t inode, unsigned number, void*, fuse_file_info*, unsigned, const void* bytes,
              size_t length, size_t room) {
-  // Numbers have the sizes of the caller's types, and the kernel passes u32 for the flags whatever they say.
+  // The numbers contain the sizes of the caller's types, and the kernel passes u32 for the flags regardless of them.
   switch (number) {
     case static_cast<unsigned>(FS_IOC_GETFLAGS):
       return get_flags(request, inode, false, room);

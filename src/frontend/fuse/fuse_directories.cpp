@@ -1,5 +1,5 @@
-// Directory streams. The engine gives "." and ".." first and its cursor is the kernel's offset. A record of
-// the engine is as long as the kernel's form of the same entry, so an answer fits the kernel's request.
+// Directory streams. The engine returns "." and ".." first, and its cursor is the kernel's offset. A record of the
+// engine is as long as the kernel's form of the same entry, so an answer fits the kernel's request.
 #include <dirent.h>
 
 #include <cstring>
@@ -53,12 +53,12 @@ class EntryBuffer {
   bool plus_;
 };
 
-// The kernel counts no lookup for these two.
+// The kernel counts no lookups for these two.
 bool is_dot(const std::string& name) {
   return name == "." || name == "..";
 }
 
-// Copies the engine's records to the kernel's form; the engine is trusted, its arithmetic is checked.
+// Copies the engine's records to the kernel's form. The engine is trusted; its arithmetic is checked.
 void convert(const u8* records, u64 length, EntryBuffer& entries) {
   u64 at = 0;
   while (at + sizeof(wire::DirectoryRecord) <= length) {

@@ -1,10 +1,9 @@
 // Files: attributes, content, space.
 //
 // The kernel keeps its page cache over opens, which is right because nobody else writes this pool. It checks
-// permissions (default_permissions) and sends O_TRUNC as a SETATTR of the size. What is opened for writing gets a
-// handle, so that fsync and close report changes that were lost (open_files.hpp); what is opened for reading is not
-// asked about at its close. With `fast_close` OPEN and FLUSH are answered with ENOSYS: the kernel then opens and
-// closes without asking.
+// permissions (default_permissions) and sends O_TRUNC as a SETATTR of the size. Files opened for writing get a handle,
+// so fsync and close report lost changes (open_files.hpp). For files opened for reading, a close sends no request. With
+// `fast_close` OPEN and FLUSH are answered with ENOSYS: the kernel then opens and closes without requests.
 #include <fcntl.h>
 
 #include "frontend/fuse/fuse_operations.hpp"
@@ -23,8 +22,8 @@ void answer_attributes(fuse_req_t request, FuseWorker& worker, wire::Command& co
   fuse_reply_attr(request, &attributes, attribute_timeout_s(worker.attributes()));
 }
 
-// Who changes content takes set-id bits away, but for callers with CAP_FSETID. The kernel says who has it (with
-// HANDLE_KILLPRIV_V2; without, it takes the bits away itself); the engine asks for the superuser.
+// A change of content removes set-id bits, except for callers with CAP_FSETID. The kernel says who has it (with
+// HANDLE_KILLPRIV_V2; otherwise it removes the bits itself); the engine tests for the superuser.
 void set_changer(const FuseWorker& worker, wire::Command& command) {
   constexpr u32 nobody = 65534;
   if (!takes_set_id_bits(worker.receive_buffer())) {
@@ -60,7 +59,7 @@ u32 set_mask(int to_set) {
   for (const Pair& pair : pairs) {
     if ((to_set & pair.fuse) != 0) mask |= pair.mask;
   }
-  // "now" comes with the plain bit; the engine gets one of the two.
+  // "now" comes together with the plain bit; the engine gets one of the two.
   if ((mask & format::set_access_time_now) != 0) mask &= ~u32{format::set_access_time};
   if ((mask & format::set_modification_time_now) != 0) mask &= ~u32{format::set_modification_time};
   return mask;
@@ -96,8 +95,8 @@ void access(fuse_req_t request, fuse_ino_t inode, int mask) {
   reply_status(request, worker.call(command).status);
 }
 
-// `info` as the kernel is to have it. `past_cache`: nothing that is written stays in the kernel's pages, and the file
-// cannot be mapped for writing.
+// Fills `info` for the kernel. `past_cache`: nothing that is written stays in the kernel's pages, and the file cannot
+// be mapped for writing.
 void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info, bool past_cache = false) {
   info->direct_io = worker.shared().options.direct_io || past_cache ? 1 : 0;
   info->keep_cache = 1;
@@ -105,9 +104,9 @@ void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info, bool p
   info->noflush = info->fh == 0 ? 1 : 0;
 }
 
-// The kernel has checked permissions. It knows nothing of the flags append-only and immutable, so a mapping could
-// change what everybody reads of a file that is append-only, and pages that it holds back would begin in front of the
-// file's end.
+// The kernel has checked permissions, but it does not know the flags append-only and immutable. So a mapping could
+// change what others read of an append-only file, and pages that the kernel holds back would begin before the file's
+// end.
 Status check_open(fuse_req_t request, FuseWorker& worker, fuse_ino_t inode, int flags, bool* past_cache) {
   if ((flags & O_ACCMODE) == O_RDONLY) return Status::ok;
   wire::Command command = worker.command(request, Opcode::open, inode);

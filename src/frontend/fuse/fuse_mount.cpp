@@ -24,13 +24,14 @@ namespace {
 
 constexpr int interrupt_signal = SIGUSR1;
 
-// libfuse reads and writes through these, so that each thread uses its own channel.
+// libfuse reads and writes with these functions, so each thread uses its own channel.
 ssize_t read_request(int, void* buffer, size_t length, void*) {
   return ::read(FuseWorker::current().device, buffer, length);
 }
 
-// libfuse asks the kernel for 128 KiB of read-ahead at most; here root may ask for more, once INIT is answered. The
-// directory is not looked at: whoever does holds the mount for a moment, and an umount(2) in it fails with EBUSY.
+// libfuse requests at most 128 KiB of read-ahead from the kernel; here root may request more, once INIT is answered.
+// The directory is not accessed: an access keeps the mount busy for a moment, and a umount(2) at that time fails with
+// EBUSY.
 void set_readahead(const FuseShared& shared) {
   if (shared.device_number == 0) return;
   std::ofstream file(
@@ -91,11 +92,11 @@ fuse_lowlevel_ops make_operations() {
 
 unsigned default_threads() {
   const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
-  // A thread waits while its fsync does, so there are more of them than processors.
+  // A thread waits during its fsync, so there are more threads than processors.
   return std::clamp(2 * processors, 8u, 32u);
 }
 
-// As libfuse wants it in a list of options.
+// The form that libfuse needs in a list of options.
 std::string escape_option(const std::string& text) {
   std::string escaped;
   for (const char character : text) {
@@ -147,7 +148,7 @@ void FuseMount::mount() {
   open_channel(options_.mountpoint);
 }
 
-// `place`: the directory, or "/dev/fd/N" for a channel that is open.
+// `place`: the directory, or "/dev/fd/N" for an open channel.
 void FuseMount::open_channel(const std::string& place) {
   fuse_ = new_session(options_, shared_);
   if (fuse_ == nullptr) throw FuseError("the mount options were refused by libfuse");
@@ -170,7 +171,8 @@ int FuseMount::clone_device() const {
   return ::dup(fuse_session_fd(fuse_));
 }
 
-// The kernel waits for answers while it is being told, so it gets them until that has ended, from a dead engine too.
+// The kernel waits for answers while it is being notified, so it gets them until this has ended, even from a dead
+// engine.
 bool FuseMount::must_answer() const {
   return telling_ || shared_.cached.is_busy();
 }
@@ -209,7 +211,7 @@ FuseMount::RunEnd FuseMount::run() {
   }
   serve_all();
   if (teller.joinable()) teller.join();
-  // Still mounted: a destructor that comes to run unmounts.
+  // It is still mounted: a destructor that runs would unmount it.
   if (suspending_ && !unmounting_ && fuse_session_exited(fuse_) == 0) return RunEnd::suspended;
   // Closing the last channel ends all requests of the kernel that are still waiting.
   unmount();
@@ -236,7 +238,7 @@ void FuseMount::serve_all() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return serving_ == 0 || (stopping_ && !must_answer()); });
-    // The signal can come just before a read(2) begins, so it is repeated.
+    // The signal can arrive just before a read(2) begins, so it is repeated.
     while (!changed_.wait_for(lock, std::chrono::milliseconds(5), [this] { return serving_ == 0; })) {
       for (std::thread& thread : threads) ::pthread_kill(thread.native_handle(), interrupt_signal);
     }
@@ -255,11 +257,11 @@ void FuseMount::suspend() {
 
 void FuseMount::stop() {
   {
-    // Should the engine die below, the mount ends all the same, and with it what waits for it here.
+    // If the engine dies below, the mount ends nevertheless, and with it everything that waits for the engine here.
     const std::lock_guard guard(mutex_);
     unmounting_ = true;
   }
-  // Pages of shared mappings go out while there is somebody to take them.
+  // Pages of shared mappings are written while a thread can still receive them.
   const int directory = ::open(options_.mountpoint.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory >= 0) {
     ::syncfs(directory);

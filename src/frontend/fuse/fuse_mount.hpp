@@ -1,7 +1,7 @@
 // A pool as a mounted directory.
 //
-// Every thread reads requests from its own clone of /dev/fuse into its own session's data area, carries
-// them out with one command (or a few) and answers; the threads share nothing but the table of lookups.
+// Every thread reads requests from its own clone of /dev/fuse into its own session's data area, executes them with one
+// or a few commands and answers. The threads share only the table of lookups.
 //
 //   FuseMount mount(options, source);   // throws FuseError
 //   mount.mount();                      // throws FuseError; the directory is usable when run() runs
@@ -38,9 +38,8 @@ class FuseMount {
 
   void mount();
 
-  // In place of mount(): goes on with a mount that another process has suspended. `device` is its device(). What the
-  // engine does not have any more is lost, and the kernel is told to forget what it has cached. The engine must not
-  // have freed orphans.
+  // Instead of mount(): continues a mount that another process has suspended. `device` is its device(). Inodes that the
+  // engine does not have are lost, and the kernel is told to drop its caches. The engine must not have freed orphans.
   void resume(int device, const SavedMount& saved);
 
   enum class RunEnd { unmounted, suspended };
@@ -48,14 +47,14 @@ class FuseMount {
   // called. The sessions are still open when it returns and are closed by the destructor.
   RunEnd run();
 
-  // From any thread: run() returns when the requests that have been taken are answered; others wait in the kernel.
+  // From any thread: run() returns when the accepted requests are answered; others wait in the kernel.
   void suspend();
   // After that, for resume().
   [[nodiscard]] SavedMount save() const;
   [[nodiscard]] int device() const;
 
-  // From any thread, once run() was called: unmounts. A directory in use is taken out of the tree at
-  // once and its last users get ENOTCONN. Returns before run() does.
+  // From any thread, after run() was called: unmounts. A directory in use is detached from the tree at once, and its
+  // last users get ENOTCONN. Returns before run() does.
   void stop();
 
   [[nodiscard]] unsigned thread_count() const { return thread_count_; }
@@ -81,9 +80,9 @@ class FuseMount {
   std::optional<pool::OwnMount> own_;
   bool is_resumed_ = false;
   bool names_are_told_ = false;
-  std::vector<u64> told_inodes_;  // that the kernel's caches are to drop
+  std::vector<u64> told_inodes_;  // whose caches the kernel has to drop
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> telling_{false};  // the kernel, what it has to forget
+  std::atomic<bool> telling_{false};  // the kernel is being told what to drop
   std::atomic<bool> suspending_{false};
   std::atomic<bool> unmounting_{false};
   std::mutex mutex_;

@@ -8,7 +8,7 @@ namespace {
 
 using wire::Opcode;
 
-// Submits a command that creates or finds an inode and answers with its entry.
+// Submits a command that creates or finds an inode, and answers with its entry.
 void answer_entry(fuse_req_t request, FuseWorker& worker, wire::Command& command) {
   worker.want_attributes(command);
   const client::Reply reply = worker.call(command);
@@ -17,8 +17,8 @@ void answer_entry(fuse_req_t request, FuseWorker& worker, wire::Command& command
   if (fuse_reply_entry(request, &entry) == -ENOENT) worker.forget(entry.ino, 1);
 }
 
-// Of a file that the kernel has no name for: it may have lost its last one, or its number may be another file's, and no
-// lock of the kernel keeps that from happening meanwhile. So it is held first, and looked at then.
+// For a file whose name the kernel does not know: it may have lost its last name, or another file may have its number,
+// and no lock of the kernel prevents this meanwhile. So the number is held first, and the inode checked afterwards.
 void answer_number(fuse_req_t request, FuseWorker& worker, u64 inode) {
   worker.shared().inodes.hold(inode);
   wire::Command command = worker.command(request, Opcode::getattr, inode);
@@ -54,7 +54,7 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   worker.want_attributes(command);
   const client::Reply reply = worker.call(command);
   if (reply.status == Status::not_found) {
-    fuse_entry_param absent{};  // inode 0: the kernel remembers that there is no such name
+    fuse_entry_param absent{};  // inode 0: the kernel caches that the name does not exist
     absent.entry_timeout = cache_timeout_s;
     fuse_reply_entry(request, &absent);
     return;

@@ -39,7 +39,7 @@ fuse_entry_param to_entry(FuseWorker& worker, const format::AttributeRecord& rec
 
 namespace {
 
-// EIO says nothing; the log keeps what it was. Not more than the first few a second.
+// EIO has little information, so the log gets the cause. Only the first few each second are logged.
 void log_failure(Status status) {
   constexpr u32 lines_per_second = 5;
   static std::atomic<u64> window{0};
@@ -58,7 +58,7 @@ int answered_errno(Status status) {
 }
 
 void reply_status(fuse_req_t request, Status status) {
-  // A failed reply means that the kernel no longer waits for it.
+  // A failed reply means that the kernel has stopped waiting for it.
   fuse_reply_err(request, answered_errno(status));
 }
 

@@ -1,4 +1,4 @@
-// The FUSE operations, each a command to the engine, and what they share. Private to this folder.
+// The FUSE operations, each a command to the engine, and their shared functions. Private to this folder.
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -20,7 +20,7 @@ void add_attribute_operations(fuse_lowlevel_ops& operations);
 void add_control_operations(fuse_lowlevel_ops& operations);
 
 struct stat to_stat(const format::AttributeRecord& record);
-// The entry of what `record` describes; counts a lookup.
+// The entry of the inode in `record`; counts a lookup.
 fuse_entry_param to_entry(FuseWorker& worker, const format::AttributeRecord& record);
 
 void reply_status(fuse_req_t request, Status status);

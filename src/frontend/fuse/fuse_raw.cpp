@@ -1,7 +1,7 @@
-// What the kernel's protocol has and libfuse 3.14 has not, spoken on the raw messages of
-// linux/fuse.h: O_TMPFILE; STATX; the capability HANDLE_KILLPRIV_V2, without which the kernel asks for
-// security.capability before every single write; and SETXATTR_EXT, by which the kernel says that a new access
-// control list takes the set-group-id bit.
+// Parts of the kernel's protocol that libfuse 3.14 does not have, implemented on the raw messages of linux/fuse.h:
+// O_TMPFILE; STATX; the capability HANDLE_KILLPRIV_V2, without which the kernel requests security.capability before
+// every single write; and SETXATTR_EXT, by which the kernel says that a new access control list removes the
+// set-group-id bit.
 #include <linux/fuse.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -42,7 +42,7 @@ fuse_attr to_raw(const format::AttributeRecord& record) {
 constexpr u32 direct_io_allow_mmap = u32{1} << (36 - 32);
 constexpr u32 allow_idmap = u32{1} << (40 - 32);
 
-// FUSE_STATX of protocol 7.39, which asks for the time of birth.
+// FUSE_STATX of protocol 7.39, which requests the time of birth.
 constexpr u32 opcode_statx = 52;
 
 struct StatxTime {
@@ -152,7 +152,7 @@ void answer_statx(FuseWorker& worker, const fuse_in_header& head) {
   [[maybe_unused]] const ssize_t written = ::write(worker.device, &answer, sizeof(answer));
 }
 
-// `body` is what follows the head: fuse_setxattr_in, name, value.
+// `body` is the part after the header: fuse_setxattr_in, name, value.
 void answer_setxattr(FuseWorker& worker, const fuse_in_header& head, const u8* body, u64 length) {
   const u64 values_at = worker.shared().has_long_setxattr ? sizeof(fuse_setxattr_in) : FUSE_COMPAT_SETXATTR_IN_SIZE;
   fuse_setxattr_in values{};
@@ -179,7 +179,7 @@ fuse_init_in offer_of(const void* init_request) {
   return offered;
 }
 
-// `offset` -1: without pages; `length` 0: all from there on.
+// `offset` -1: without pages; `length` 0: everything from the offset on.
 bool notify_inode_changed(int device, u64 inode, i64 offset, i64 length) {
   struct Message {
     fuse_out_header head;
@@ -224,8 +224,8 @@ u64 unique_of(const void* message) {
   return head.unique;
 }
 
-// The flags of the open file do not say it: a mapping of a file that is open with O_DIRECT is read through the cache.
-// But only transfers past the cache have an owner of locks.
+// The flags of the open file do not show it: a mapping of a file that is open with O_DIRECT is read through the cache.
+// But only direct transfers have a lock owner.
 bool is_past_cache(const void* message) {
   fuse_in_header head;
   std::memcpy(&head, message, sizeof(head));

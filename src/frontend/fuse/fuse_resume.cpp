@@ -1,4 +1,4 @@
-// Going on with a mount in another process, see saved_mount.hpp.
+// Continues a mount in another process, see saved_mount.hpp.
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -22,7 +22,8 @@ bool is_disconnected(int device) {
   return ::poll(&place, 1, 0) == 1 && (place.revents & POLLERR) != 0;
 }
 
-// What libfuse does for a mount of its own: takes the directory out of the tree, now or when nobody uses it any more.
+// The same as libfuse does for a mount of its own: detaches the directory from the tree, at once or when nobody uses
+// it.
 void take_down(const std::string& mountpoint) {
   if (::geteuid() == 0) {
     ::umount2(mountpoint.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
@@ -38,11 +39,11 @@ void take_down(const std::string& mountpoint) {
   }
 }
 
-// A remount with the flags as they are: Linux drops the names that nobody is using.
+// A remount with unchanged flags: Linux drops the names that are not in use.
 bool drop_unused_names(const std::string& mountpoint) {
   struct statvfs state {};
   if (::geteuid() != 0 || ::statvfs(mountpoint.c_str(), &state) != 0) return false;
-  // Those of statvfs(3) that mount(2) numbers alike.
+  // Those of statvfs(3) that have the same numbers in mount(2).
   constexpr unsigned long alike =
       ST_RDONLY | ST_NOSUID | ST_NODEV | ST_NOEXEC | ST_SYNCHRONOUS | ST_NOATIME | ST_NODIRATIME;
   const unsigned long flags = (state.f_flag & alike) | ((state.f_flag & ST_RELATIME) != 0 ? MS_RELATIME : 0);
@@ -68,7 +69,7 @@ void FuseMount::resume(int device, const SavedMount& saved) {
   shared_.cached.note_all();
   restore(saved);
   replay_init(saved.init_request);
-  // Before anybody is answered.
+  // Before any request is answered.
   names_are_told_ = notify_names_changed(device);
   for (const u64 inode : told_inodes_) notify_attributes_changed(device, inode);
 }
@@ -96,15 +97,15 @@ void FuseMount::check_inode(SavedInode& inode) {
   wire::Command command = worker.command(nullptr, wire::Opcode::getattr, inode.inode);
   worker.want_attributes(command);
   const Status status = worker.session().call(command).status;
-  // An inode that cannot be read now is not another one.
+  // An inode that cannot be read at this time is not another inode.
   if (status != Status::ok && status != Status::stale && status != Status::not_found) return;
   inode.lost = status != Status::ok || worker.attributes().generation != inode.generation;
   inode.orphan = !inode.lost && worker.attributes().link_count == 0;
 }
 
-// libfuse takes nothing before an INIT. The kernel has its answer.
+// libfuse accepts nothing before an INIT. The kernel already has its answer.
 void FuseMount::replay_init(const std::string& request) {
-  if (request.empty()) return;  // it has not come yet
+  if (request.empty()) return;  // it has not arrived yet
   FuseWorker& worker = *workers_[0];
   shared_.init_request = request;
   std::string message = request;
@@ -117,7 +118,7 @@ void FuseMount::replay_init(const std::string& request) {
   worker.answering_init = false;
 }
 
-// Beside the threads that answer, because the kernel waits for pages that are being read or written.
+// In parallel with the threads that answer, because the kernel waits for pages that are being read or written.
 void FuseMount::tell_kernel() {
   if (!names_are_told_ && !drop_unused_names(options_.mountpoint)) {
     log(LogLevel::warning,
@@ -133,7 +134,7 @@ void FuseMount::unmount() {
   own_.reset();
   if (!is_resumed_) return fuse_session_unmount(fuse_);
   const bool is_gone = is_disconnected(device());
-  // libfuse closes the number later; until then it must not become anybody else's.
+  // libfuse closes this number later; until then it must not be reused.
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (nothing < 0 || ::dup3(nothing, device(), O_CLOEXEC) < 0) {
     log(LogLevel::error, fmt::format("{}: the channel cannot be closed", options_.mountpoint));

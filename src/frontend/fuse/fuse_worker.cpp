@@ -75,7 +75,7 @@ bool waits_for_sync(const FuseOptions& options, wire::Opcode opcode) {
     case wire::Effect::reads:
     case wire::Effect::upkeep:
     case wire::Effect::places:
-    case wire::Effect::orphans:  // their names went before, and nobody sees the rest
+    case wire::Effect::orphans:  // their names were removed before, and the rest is invisible
       return false;
     case wire::Effect::content:
       return options.synchronous;
@@ -86,7 +86,7 @@ bool waits_for_sync(const FuseOptions& options, wire::Opcode opcode) {
 }
 
 client::Reply FuseWorker::call(const wire::Command& command) {
-  // Another file may have the number by now.
+  // Another file may have got the number.
   const InodeTable& inodes = shared_.inodes;
   if (inodes.is_lost(command.inode) || inodes.is_lost(command.second_inode)) return {Status::stale, 0};
   const client::Reply reply = call_with_room(command);
@@ -148,7 +148,7 @@ void FuseWorker::reclaim(u64 inode) {
   wire::Command request = command(nullptr, wire::Opcode::reclaim, inode);
   request.deadline_ms = patient_deadline_ms;
   const client::Reply reply = session_->call(request);
-  // Whatever is not freed now is freed by the next mount: the orphan bit is on the medium.
+  // An inode that is not freed here is freed by the next mount: the orphan bit is on the medium.
   if (reply.status != Status::ok && reply.status != Status::stale && reply.status != Status::not_found) {
     log(LogLevel::warning,
         fmt::format("space of deleted inode {} was not freed: {}", inode, status_text(reply.status)));

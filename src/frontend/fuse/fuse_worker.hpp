@@ -1,12 +1,12 @@
-// One thread of a FUSE mount: its session with the engine, its buffers, and the state all threads share.
+// One thread of a FUSE mount: its session with the engine, its buffers, and the state that all threads share.
 //
-// A thread's session has a data area in shared memory, cut as follows (bytes):
-//   0        attributes, statfs record, names that must lie together   (scratch_bytes); the first
-//            bytes stay unused, because address 0 in a command means "none"
-//   ...      receive buffer: the kernel's request is read straight into it, placed so that the data of
-//            a WRITE begins on a page boundary; the engine takes names and data from there
-//   ...      reply buffer: the engine puts file data, entries, values here; writev(2) sends them
-//   ...      conversion buffer: directory entries in the kernel's form
+// A thread's session has a data area in shared memory with this layout (bytes):
+//   0    attributes, statfs record, names that must be contiguous (scratch_bytes); the first bytes stay unused, because
+//        address 0 in a command means "none"
+//   ...  receive buffer: the kernel's request is read directly into it, placed so that the data of a WRITE begins on a
+//        page boundary; the engine takes names and data from there
+//   ...  reply buffer: the engine puts file data, entries, values here; writev(2) sends them
+//   ...  conversion buffer: directory entries in the kernel's form
 #pragma once
 
 #include <memory>
@@ -27,20 +27,20 @@ struct fuse_session;
 
 namespace gpu4fs::frontend {
 
-// Of an extended attribute that belongs to the mount (fuse_attributes.cpp).
+// For an extended attribute that belongs to the mount (fuse_attributes.cpp).
 bool is_server_name(std::string_view name);
 
-// What the kernel is told; the log is told what an EIO was.
+// The errno for the kernel; the cause of an EIO is logged.
 int answered_errno(Status status);
 
-// For commands whose work grows with a file or waits for slow devices: fsync, truncation, freeing, copying.
+// For commands whose work grows with a file, or that wait for slow devices: fsync, truncation, freeing, copying.
 inline constexpr u32 patient_deadline_ms = 600'000;
 
 inline constexpr u64 fuse_max_write = u64{1} << 20;
-// Bytes in front of a WRITE's data: fuse_in_header and fuse_write_in.
+// Bytes before a WRITE's data: fuse_in_header and fuse_write_in.
 inline constexpr u64 fuse_write_head = 80;
-// What libfuse 3.14 asks read(2) for: 256 pages and a header page. Later ones ask for no more than
-// the size of the buffer that they are given.
+// The size that libfuse 3.14 requests from read(2): 256 pages and a header page. Later versions request no more than
+// the size of their buffer.
 inline constexpr u64 fuse_receive_bytes = fuse_max_write + 2 * page_size;
 
 inline constexpr u64 area_scratch = 0;
@@ -56,17 +56,17 @@ class SessionSource {
  public:
   virtual ~SessionSource() = default;
   virtual std::unique_ptr<client::Session> open_session(u64 data_bytes) = 0;
-  // JSON text about the server, read as an extended attribute of the root directory.
+  // JSON text about the server, which is read as an extended attribute of the root directory.
   virtual std::string statistics_json() = 0;
-  // Where the server's control socket is, "" without one.
+  // The path of the server's control socket, "" without one.
   virtual std::string control_path() = 0;
-  // How often acknowledged changes could not be made durable; never goes back.
+  // The number of times that acknowledged changes could not be made durable; never decreases.
   virtual u64 write_errors() = 0;
 };
 
 class FuseWorker;
 
-// What all threads share.
+// The state that all threads share.
 struct FuseShared {
   const FuseOptions& options;
   SessionSource& source;
@@ -77,9 +77,9 @@ struct FuseShared {
   bool opens_without_asking = false;             // the kernel can open and close files by itself
   bool lists_without_asking = false;             // ... directories
   bool has_long_setxattr = false;                // SETXATTR comes with flags of its own (FUSE_SETXATTR_EXT)
-  std::string init_request = {};                 // the kernel's, for a process that goes on with this mount
+  std::string init_request = {};                 // the kernel's, for a process that continues this mount
   std::unique_ptr<FuseWorker> flag_setter = {};  // of the thread that drops pages, once it is needed
-  std::atomic<u64> orphans_not_freed{0};         // orphan count when waiting for room was last given up
+  std::atomic<u64> orphans_not_freed{0};         // orphan count at the last unsuccessful wait for room
 };
 
 // Whether a command that succeeded is made durable before it is answered.
@@ -106,23 +106,23 @@ class FuseWorker {
   wire::StatfsRecord& statfs() { return at<wire::StatfsRecord>(384); }
   u8* name_buffer() { return session_->data() + area_scratch + 512; }
 
-  // A command in the name of the request's user.
+  // A command on behalf of the request's user.
   wire::Command command(fuse_req* request, wire::Opcode opcode, u64 inode);
 
-  // Names and data that already lie in the data area are used in place, others are copied into it.
+  // Names and data that are already in the data area are used in place; others are copied into it.
   void set_name(wire::Command& command, std::string_view name);
   void set_names(wire::Command& command, std::string_view first, std::string_view second);
   void set_data(wire::Command& command, const void* data, u64 length);
   void want_attributes(wire::Command& command);
 
-  // Submits and waits. no_space is answered only after the space of files whose last reference the
-  // kernel is just giving up has come back. On a synchronous mount a change is durable before it is answered.
+  // Submits and waits. Before it answers no_space, it waits for the space of files whose last reference the kernel is
+  // just dropping. On a synchronous mount a change is durable before it is answered.
   client::Reply call(const wire::Command& command);
   // Makes everything durable that was answered before.
   Status sync();
 
-  // Open files as the kernel's handles. 0, of files that are open for reading only or were opened without asking,
-  // is fine everywhere and nothing is known of it. `flags` are open(2)'s.
+  // Open files as the kernel's handles. 0 is the handle of files that are open only for reading or were opened without
+  // a request; it is always accepted, and nothing is known of it. `flags` are those of open(2).
   u64 open_file(u64 inode, int flags);
   void close_file(u64 handle);
   void note_change(u64 handle);
@@ -137,7 +137,7 @@ class FuseWorker {
 
   int device = -1;              // this thread's channel to the kernel
   bool answering_init = false;  // the next message is the reply to INIT
-  bool answers_nobody = false;  // what is answered was answered by a former process
+  bool answers_nobody = false;  // the requests were already answered by an earlier process
 
  private:
   client::Reply call_with_room(const wire::Command& command);

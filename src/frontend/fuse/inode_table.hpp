@@ -1,9 +1,8 @@
 // Which inodes the kernel still refers to, and which of them have lost their last name.
 //
-// The kernel counts a lookup with every entry it is given and takes counts back with FORGET. An orphan
-// (link count 0) must keep its content until that count is 0: only then no file descriptor, mapping or
-// working directory can reach it. Entries live in shards, each under its own mutex; an inode the kernel
-// does not know has no entry.
+// The kernel counts a lookup with every entry that it gets, and returns counts with FORGET. An orphan (link count 0)
+// must keep its content until that count is 0: only then no file descriptor, mapping or working directory can reach it.
+// Entries are in shards, each under its own mutex; an inode that the kernel does not know has no entry.
 #pragma once
 
 #include <array>
@@ -19,19 +18,18 @@ namespace gpu4fs::frontend {
 
 class InodeTable {
  public:
-  // The kernel was given an entry of this inode.
+  // The kernel got an entry of this inode.
   void add_lookup(u64 inode, u32 generation = 0);
 
-  // Until a forget(inode, 1): what becomes an orphan meanwhile is not reclaimed.
+  // Until a forget(inode, 1): the inode is not reclaimed if it becomes an orphan meanwhile.
   void hold(u64 inode);
 
-  // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more, and
-  // the caller reclaims it and then says so by reclaimed(). A count beyond what was given is clamped (a kernel's
-  // mistake must not become ours).
+  // The kernel returned `count` lookups. True: nobody refers to the inode, which is an orphan; the caller reclaims it
+  // and then calls reclaimed(). A count that is too large is clamped, because it is a mistake of the kernel.
   [[nodiscard]] bool forget(u64 inode, u64 count);
 
-  // The inode lost its last name. True: the kernel does not refer to it, and the caller reclaims it and
-  // then says so by reclaimed().
+  // The inode lost its last name. True: the kernel does not refer to it; the caller reclaims it and then calls
+  // reclaimed().
   [[nodiscard]] bool mark_orphan(u64 inode);
   void reclaimed() { orphan_count_.fetch_sub(1); }
 
@@ -41,13 +39,13 @@ class InodeTable {
   // Orphans whose space is not free yet.
   [[nodiscard]] u64 orphan_count() const { return orphan_count_.load(); }
 
-  // Removes and returns every orphan. Called when the kernel is gone.
+  // Removes and returns every orphan. Called when the kernel has ended the mount.
   [[nodiscard]] std::vector<u64> take_orphans();
 
   [[nodiscard]] u64 size() const;
 
-  // For a mount that goes on after its engine's death. An inode is lost when the pool does not have it any more but
-  // the kernel still refers to it; it stays so until the kernel forgets it or gets a new inode of this number.
+  // For a mount that continues after its engine's death. An inode is lost if the pool does not have it but the kernel
+  // still refers to it. It stays lost until the kernel forgets it or gets a new inode with this number.
   [[nodiscard]] std::vector<SavedInode> save() const;
   void restore(const SavedInode& saved);
   [[nodiscard]] bool is_lost(u64 inode) const;

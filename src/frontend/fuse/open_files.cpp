@@ -12,9 +12,9 @@ namespace gpu4fs::frontend {
 struct OpenFiles::File {
   u64 inode;
   std::unordered_set<Description*> users;  // under the shard's mutex
-  std::mutex mutex;                        // of what follows
+  std::mutex mutex;                        // protects everything below
   u64 seen = 0;                            // the engine's sequence
-  u64 error = 0;                           // its number when this file's changes were lost last
+  u64 error = 0;                           // the sequence when changes of this file were last lost
   bool is_changed = false;
   bool is_syncing = false;  // changes up to begin_sync() may become durable
   bool changed_before_sync = false;
@@ -23,11 +23,11 @@ struct OpenFiles::File {
 struct OpenFiles::Description {
   File* file;
   u64 reported;   // error number, under the file's mutex
-  u64 inherited;  // handle of a former process, 0: none
+  u64 inherited;  // handle of an earlier process, 0: none
 };
 
 OpenFiles::~OpenFiles() {
-  // The kernel is gone without having closed them.
+  // The kernel has ended the mount without closing them.
   for (auto& files : files_) {
     for (const auto& [inode, file] : files) {
       for (const Description* description : file->users) delete description;
@@ -36,7 +36,7 @@ OpenFiles::~OpenFiles() {
   }
 }
 
-// Its address must not be the handle of another one.
+// Its address must not be equal to the handle of another description.
 OpenFiles::Description* OpenFiles::new_description() const {
   std::vector<std::unique_ptr<Description>> taken;
   for (;;) {
@@ -121,7 +121,7 @@ void OpenFiles::begin_sync(Description* description, u64 sequence) {
   File& file = *description->file;
   const std::lock_guard guard(file.mutex);
   see(file, sequence);
-  // Another thread's sync may be under way; then nobody's success is taken for all changes.
+  // Another thread's sync may be running; then no success counts for all changes.
   if (file.is_syncing) return;
   file.is_syncing = true;
   file.changed_before_sync = file.is_changed;

@@ -1,8 +1,8 @@
-// What a FUSE mount hands to the process that goes on serving it.
+// The state that a FUSE mount passes to the process that continues it.
 //
-// After the death of a GPU engine its process has lost the use of the GPU for good, so the mount goes on in a new
-// program image: the channel to the kernel stays open over execve(2), requests wait in it meanwhile, and this
-// structure says what the kernel holds. Handles and inode numbers stay as they are.
+// After the death of a GPU engine its process cannot use the GPU again, so the mount continues in a new program image.
+// The channel to the kernel stays open over execve(2), requests wait in it meanwhile, and this structure describes
+// everything that the kernel refers to. Handles and inode numbers stay the same.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct SavedInode {
   u64 lookups = 0;
   u32 generation = 0;
   bool orphan = false;
-  bool lost = false;  // a former engine knew it, the pool does not have it any more
+  bool lost = false;  // an earlier engine knew it, and the pool does not have it
 };
 
 // A description of a file that is open for writing, and the file (open_files.hpp).
@@ -37,7 +37,7 @@ struct SavedMount {
   std::vector<SavedDescription> descriptions;
 };
 
-// Bytes for the same program, and back. std::runtime_error if they make no sense.
+// Bytes for the same program, and back. std::runtime_error if they are invalid.
 std::string to_bytes(const SavedMount& saved);
 SavedMount saved_mount_from(const std::string& bytes);
 
