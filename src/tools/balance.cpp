@@ -1,4 +1,4 @@
-// gpu4fs balance: evens out how full the devices of a mounted pool are.
+// gpu4fs balance: evens out the free space of the devices of a mounted pool.
 //
 //   gpu4fs balance MOUNTPOINT
 

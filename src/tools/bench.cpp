@@ -1,5 +1,5 @@
-// gpu4fs bench: the benchmarks are a program of their own, gpu4fs-bench, which stands beside this one. In a build tree
-// it is built when it is asked for.
+// gpu4fs bench: the benchmarks are a separate program, gpu4fs-bench, in the same folder as this one. In a build tree it
+// is built on demand.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* program_name = "gpu4fs-bench";
 
-// Runs a program of PATH with this process's output and waits for it; throws when it fails.
+// Runs a program of PATH with this process's output and waits for it; throws if it fails.
 void run_program(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));

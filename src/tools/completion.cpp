@@ -1,5 +1,5 @@
-// gpu4fs completion: prints what a shell needs to complete the words of a gpu4fs command line. The packages install it,
-// so that it always names the verbs and options of the program beside it.
+// gpu4fs completion: prints the script that a shell needs to complete gpu4fs command lines. The packages install it, so
+// it always has the verbs and options of the installed program.
 //
 // Both scripts walk the same tree: the verbs, their subcommands and their options. A word that is neither an option nor
 // a subcommand is completed as a file.

@@ -13,7 +13,7 @@ struct DeviceAddCommand {
   bool json = false;
 };
 
-// Exit status. ControlError: the server refuses, or there is none.
+// Returns the exit status. ControlError: the server refuses, or there is none.
 int run_device_add(const DeviceAddCommand& command);
 
 }  // namespace gpu4fs::tools

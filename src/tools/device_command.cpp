@@ -25,7 +25,7 @@
 namespace gpu4fs::tools {
 namespace {
 
-constexpr int status_degraded = 4;  // the rebuild failed: the pool is as it was
+constexpr int status_degraded = 4;  // the rebuild failed: the pool is degraded as before
 constexpr int status_failure = 8;
 constexpr int status_usage = 16;
 

@@ -1,4 +1,4 @@
-// How a line about a device of a pool begins. Host only.
+// The beginning of a line about a device of a pool. Host only.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// gpu4fs df: what the chunks of each profile hold, what can still be stored, and what inodes take. A mounted pool is
-// asked through its server, of others the newest checkpoint is read.
+// gpu4fs df: the content of the chunks of each profile, the space that is left, and the size of the inode file. For a
+// mounted pool it asks the server, for others it reads the newest checkpoint.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// gpu4fs doctor: what this machine has of what gpu4fs needs, why it matters and how to get it.
+// gpu4fs doctor: which conditions of gpu4fs this machine meets, why they matter and how to meet them.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -23,7 +23,7 @@ namespace gpu4fs::tools {
 
 namespace {
 
-// The CUDA runtime that is linked in needs a driver of its own major version.
+// The CUDA runtime that is linked in requires a driver of its own major version.
 constexpr u32 cuda_version_min = 13000;
 constexpr u32 compute_capability_min = 90;
 constexpr int status_missing = 1;
@@ -48,7 +48,7 @@ struct Condition {
   bool holds;
   std::string found;
   const char* why;
-  std::string fix;  // when it does not hold
+  std::string fix;  // used if the condition is not met
 };
 
 std::string first_line(const std::string& path) {

@@ -1,5 +1,5 @@
-// gpu4fs dump: any structure of a pool as text. Takes no lock; on a mounted pool it shows the last
-// checkpoint, whose pages may be reused while it reads.
+// gpu4fs dump: any structure of a pool as text. Takes no lock. On a mounted pool it shows the last checkpoint, whose
+// pages may be reused while it reads.
 #include <fmt/format.h>
 
 #include <array>
@@ -70,7 +70,7 @@ std::string indent(const std::string& text) {
   return result;
 }
 
-// Works on devices of no usable pool, too.
+// Also works on devices without a usable pool.
 void dump_superblock() {
   for (const std::string& list : options.devices) {
     for (const std::string& path : pool::split_device_list(list)) {
@@ -134,7 +134,7 @@ void dump_tree() {
     if (!device.is_here()) continue;
     fmt::print("{}: chunk tree, root {}, {} nodes\n", device.file.path(), superblock.tree_root,
                superblock.tree_node_count);
-    // Also those that the tree does not use: they are free, or were the tree before.
+    // Also nodes that the tree does not use: they are free, or belonged to the previous tree.
     for (u64 number = 0; number < device.part.tree_pages; ++number) {
       format::ChunkTreeNode node{};
       device.file.read_at(device.part.tree_offset + number * page_size, &node, sizeof(node));
@@ -237,7 +237,7 @@ void dump_page() {
              : state == fsck::PageState::damaged ? "content does not match (or the page is free)"
                                                  : "cannot be read");
   for (u32 row = 0; row < page_size; row += 16) {
-    // Equal rows are left out.
+    // Equal rows are omitted.
     if (row > 0 && row + 16 < page_size && std::memcmp(page->bytes + row, page->bytes + row - 16, 16) == 0) continue;
     fmt::print("{:03x} ", row);
     for (u32 i = 0; i < 16; ++i) fmt::print(" {:02x}", page->bytes[row + i]);
@@ -245,7 +245,7 @@ void dump_page() {
   }
 }
 
-// Whether the pages that the record names are those that were written for it.
+// Whether the pages that the record names have the content that was written for it.
 bool pages_match(fsck::MediumReader& reader, const format::LogRecord& record) {
   const format::LogRecordLayout layout = format::log_record_layout(u32{record.name_length} + record.second_name_length,
                                                                    record.data_length, record.extent_count);

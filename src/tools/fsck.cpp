@@ -63,7 +63,7 @@ void add_options(cli::CommandLine app) {
   app.flag("--json", options.json, "Print the result as JSON");
 }
 
-// One line on a terminal, rewritten; appears when the check takes longer than two seconds.
+// One line on a terminal, rewritten; it appears if the check takes longer than two seconds.
 class ProgressLine {
  public:
   void update(const fsck::CheckProgress& progress) {
@@ -106,7 +106,7 @@ struct Repair {
   std::string place;
   std::string text;
 };
-std::vector<Repair> repairs;  // made, or planned by a dry run
+std::vector<Repair> repairs;  // made, or planned in a dry run
 
 void print_json(const fsck::CheckResult& result, double seconds) {
   JsonWriter json;
@@ -186,7 +186,7 @@ void print_summary(const fsck::CheckResult& result, double seconds) {
   }
 }
 
-// Findings are printed as they come, unless the result is to be JSON.
+// Findings are printed when they are found, unless the result is JSON.
 fsck::CheckResult check_once(double* seconds) {
   ProgressLine progress;
   const bool shows_progress = !options.json && !options.quiet && ::isatty(STDERR_FILENO) != 0;

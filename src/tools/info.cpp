@@ -1,5 +1,5 @@
-// gpu4fs info: what a pool is and how full it is, from its newest checkpoint. Takes no lock, so
-// that it works on a mounted pool.
+// gpu4fs info: the properties and the usage of a pool, from its newest checkpoint. Takes no lock, so it works on a
+// mounted pool.
 #include <fmt/format.h>
 
 #include <string>
@@ -50,7 +50,7 @@ std::vector<DeviceUsage> sum_by_device(const pool::OpenedPool& pool, const std::
       DeviceUsage& device = devices[column.device_index()];
       ++device.chunk_count;
       device.page_count += chunk.column_pages;
-      // Which pages of a striped chunk are in use is not looked at: an even share.
+      // The pages in use of a striped chunk are not examined: an even distribution is assumed.
       device.page_used += chunk.page_used * chunk.column_pages / chunk.page_count;
     }
   }

@@ -25,7 +25,7 @@ std::string pages_text(u64 page_count) {
   return size_text(page_count * page_size);
 }
 
-// What is to do can be more than was expected.
+// The amount of work can be greater than expected.
 u64 total_of(const JsonValue& job, u64 done) {
   return std::max(count_of(job["pages_total"]), done);
 }
@@ -35,7 +35,7 @@ std::string share_text(u64 done, u64 total) {
   return fmt::format("{} of {} ({:.1f} %)", pages_text(done), pages_text(total), percent);
 }
 
-// The end of a line: how fast it goes, may go, and how long still.
+// The end of a line: the current rate, its limit, and the remaining time.
 std::string pace_text(const JsonValue& job) {
   std::string text;
   if (job["rate"].number > 0) text += fmt::format(", {}/s", size_text(count_of(job["rate"])));

@@ -1,4 +1,4 @@
-// How far the jobs of a mounted pool are, for people: lines from members of the server's answers. Host only.
+// The progress of a mounted pool's jobs as text for users, from members of the server's answers. Host only.
 #pragma once
 
 #include <string>
@@ -17,13 +17,13 @@ std::string relocation_text(const JsonValue& relocation);
 // "reshape".
 std::string reshape_text(const JsonValue& reshape);
 
-// Of a job's object: it runs, or is paused.
+// For a job's object: whether the job is running or paused.
 bool is_busy(const JsonValue& job);
 
-// "3:07 min", "12 s": how long something takes.
+// A duration: "3:07 min", "12 s".
 std::string duration_text(double seconds);
 
-// Of a number that is none, or negative: 0.
+// 0 for a value that is not a number or is negative.
 u64 count_of(const JsonValue& value);
 
 }  // namespace gpu4fs::tools

@@ -1,4 +1,4 @@
-// The gpu4fs program: finds the verb by program name or first argument and hands it the rest.
+// The gpu4fs program: finds the verb by program name or first argument and passes it the rest.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -21,7 +21,7 @@ std::string_view base_name(std::string_view path) {
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
 }
 
-// mount(8) and umount(8) call the helpers of the type that a mount has: mount.fuse.gpu4fs.
+// mount(8) and umount(8) call the helpers for the type of a mount: mount.fuse.gpu4fs.
 std::string plain_name(std::string_view name) {
   constexpr std::string_view typed = ".fuse.gpu4fs";
   if (!name.ends_with(typed)) return std::string(name);

@@ -1,7 +1,7 @@
 // gpu4fs mount, mount.gpu4fs: serves a pool as a directory.
 //
-// The program goes into the background when the directory is usable, so that its exit status says whether
-// the mount succeeded: the child reports through a pipe, the parent waits for the report.
+// The program goes into the background when the directory is usable. Its exit status says whether the mount succeeded:
+// the child reports through a pipe, and the parent waits for the report.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -67,7 +67,7 @@ void add_options(cli::CommandLine app) {
   app.flag("-s,--sloppy", line.sloppy, "For mount(8); nothing is passed over in silence");
   app.flag("-n,--no-mtab", line.no_mtab, "For mount(8); there is no mtab to write");
   app.option("-t,--types", line.type, "For mount(8); gpu4fs");
-  // By this program itself, see mount_restart.hpp; not shown.
+  // For this program itself, see mount_restart.hpp; not shown.
   app.option("--resume", line.resume_from).hidden();
   app.option("-N,--namespace", line.name_space, "For mount(8); not supported");
 }
@@ -82,7 +82,7 @@ std::string absolute_path(const std::string& path) {
   return result;
 }
 
-// The mount would hide them, from the server too when it opens them again.
+// The mount would hide them, also from the server when it opens them again.
 void refuse_covered(const daemon::MountOptions& options) {
   std::vector<std::string> devices = options.server.device_paths;
   devices.insert(devices.end(), options.server.spare_paths.begin(), options.server.spare_paths.end());
@@ -102,11 +102,11 @@ daemon::MountOptions read_command_line() {
   for (const std::string& list : line.option_lists) daemon::add_mount_options(options, list);
   if (line.read_only) daemon::add_mount_options(options, "ro");
   if (line.read_write) daemon::add_mount_options(options, "rw");
-  // As root a pool is as trusted as any other file system that root mounts. Later words count.
+  // As root, a pool is as trusted as any other file system that root mounts. Later words take precedence.
   std::vector<std::string>& flags = options.fuse.kernel_flags;
   if (::geteuid() == 0 && !options.is_remount) flags.insert(flags.begin(), {"suid", "dev"});
   const bool is_resumed = line.resume_from >= 0;
-  // The directory is ours to answer for: asking for it would wait for ourselves.
+  // This process serves the directory: a request for it would wait for the process itself.
   options.fuse.mountpoint = is_resumed ? line.words.back() : absolute_path(line.words.back());
   std::string joined;
   for (std::size_t i = 0; i + 1 < line.words.size(); ++i) {
@@ -130,7 +130,7 @@ daemon::MountOptions read_command_line() {
   return options;
 }
 
-// The child's word to its parent: the first byte is the exit status, then text for stderr.
+// The child's report to its parent: the first byte is the exit status, followed by text for stderr.
 class Report {
  public:
   explicit Report(int pipe_end) : pipe_(pipe_end) {}
@@ -176,7 +176,7 @@ void detach_from_terminal() {
   ::close(null);
 }
 
-// To be executed again with, from any working directory.
+// The words for executing the program again, from any working directory.
 std::vector<std::string> words_of(const daemon::MountOptions& options) {
   std::vector<std::string> words = {"gpu4fs", "mount"};
   for (const std::string& list : line.option_lists) {

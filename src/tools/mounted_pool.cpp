@@ -33,7 +33,7 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
 
-  // Who listens there; ~0: the system does not say.
+  // The user of the listening process; ~0: the system does not say.
   [[nodiscard]] u32 user() const {
     ucred peer{};
     socklen_t length = sizeof(peer);
@@ -43,7 +43,7 @@ class Socket {
   void send(const std::string& line) {
     for (std::size_t sent = 0; sent < line.size();) {
       const ssize_t count = ::send(fd_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-      if (count <= 0) return;  // why, its answer says
+      if (count <= 0) return;  // the answer says why
       sent += static_cast<std::size_t>(count);
     }
   }
@@ -64,7 +64,7 @@ class Socket {
   int fd_;
 };
 
-// ~0: nobody's.
+// ~0: unknown.
 u32 user_of_mount(const std::string& mountpoint) {
   u32 user = ~u32{0};
   for (const pool::MountEntry& entry : pool::read_mount_table()) {
@@ -98,7 +98,7 @@ std::string ask_server_text(const std::string& mountpoint, const std::string& re
   const std::string path = server_attribute(mountpoint, "socket");
   if (path.empty()) throw ControlError(mountpoint + ": its server has no control socket");
   Socket socket(path);
-  // The mount says where its socket is. One of another user would take the request for the caller's wish.
+  // The mount says where its socket is. The socket of another user would get the caller's request.
   const u32 user = socket.user();
   if (user == ~u32{0} || user != user_of_mount(mountpoint)) {
     throw ControlError(fmt::format("{}: {} is not the socket of who mounted it", mountpoint, path));

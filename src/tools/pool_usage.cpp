@@ -14,8 +14,8 @@ namespace {
 
 struct PageCounts {
   u64 used;
-  u64 free;      // with parities, of stripes, all of their region's, that have none in use
-  u64 stranded;  // with parities, the others
+  u64 free;      // with parities: in stripes, all of their region's, without a page in use
+  u64 stranded;  // with parities: the others
 };
 
 PageCounts count_stripe_pages(const format::ChunkDescriptor& chunk, const std::vector<u8>& bitmap) {
@@ -56,7 +56,7 @@ PageCounts count_pages(const pool::OpenedPool& pool, const pool::OpenedChunk& ch
   file.read_at(area + (newest_page + 1) * page_size, bitmap.data(), bitmap.size());
   PageCounts counts = count_stripe_pages(chunk.descriptor, bitmap);
   counts.used = used;
-  // Writes get them one by one, behind the log and while nothing is lost (space/partial_stripes.hpp).
+  // Writes get them one by one, after a record of the log and while nothing is lost (space/partial_stripes.hpp).
   const bool all_here = std::all_of(pool.devices.begin(), pool.devices.end(), [](const pool::OpenedDevice& device) {
     return device.is_here() || device.state == pool::MemberState::removed;
   });

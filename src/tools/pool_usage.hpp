@@ -1,4 +1,4 @@
-// How full the chunks of a pool are, as its newest checkpoint says. Host only.
+// The usage of a pool's chunks according to its newest checkpoint. Host only.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@ namespace gpu4fs::tools {
 struct ChunkUsage {
   u64 base_address;
   u64 page_count;
-  u64 page_used;      // according to the bitmap slot that counts; 0 if neither does
-  u64 page_free;      // of the others those that can be given out: with parities, of stripes that are free as a whole
-  u64 page_stranded;  // and those of other stripes that writes of file data can have
+  u64 page_used;      // according to the current bitmap slot; 0 if there is none
+  u64 page_free;      // those of the others that can be allocated: with parities, of stripes that are completely free
+  u64 page_stranded;  // those of other stripes that writes of file data can get
   format::RaidLevel level;
   format::Profile profile;
   u32 flags;         // format::ChunkFlags
@@ -31,13 +31,13 @@ struct ClassSum {
   u64 page_used;
   u64 page_free;
   u64 page_stranded;
-  u64 page_cost;      // what a promise of a page takes (raid/raid_types.hpp)
-  u64 page_growable;  // of chunks that could still be made if no other profile got any
+  u64 page_cost;      // the cost of reserving a page (raid/raid_types.hpp)
+  u64 page_growable;  // of chunks that could still be created if no other profile got any
 };
 std::vector<ClassSum> sum_by_profile(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chunks);
 
-// For content of files of the profile, with what could still grow, as statfs of a mounted pool has it. `metadata`: the
-// profile of metadata, which may be the same.
+// For content of files of the profile, including possible growth, as statfs of a mounted pool reports it. `metadata`:
+// the profile of metadata, which may be the same.
 u64 available_pages(const ClassSum& sum, const ClassSum& metadata);
 
 }  // namespace gpu4fs::tools

@@ -1,10 +1,10 @@
-// gpu4fs convert: the blocks of files get another profile. gpu4fs defragment: they are put together.
+// gpu4fs convert: gives the blocks of files another profile. gpu4fs defragment: joins the pieces of files.
 //
 //   gpu4fs convert PATH PROFILE [-r]
 //   gpu4fs convert --pause | --resume | --cancel | --status PATH
 //   gpu4fs defragment PATH [-r]
 //
-// Both run in the server of the mounted pool; who asks for it may wait, or come back with --status.
+// Both run in the server of the mounted pool; the caller may wait, or ask later with --status.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@
 namespace gpu4fs::tools {
 namespace {
 
-constexpr int status_damaged = 4;  // pages stayed where they are, because they cannot be read
+constexpr int status_damaged = 4;  // pages stayed in place because they cannot be read
 constexpr int status_failure = 8;
 constexpr int status_usage = 16;
 constexpr auto look_interval = std::chrono::milliseconds(200);
@@ -77,7 +77,7 @@ void add_defragment_options(cli::CommandLine app) {
   add_common_options(app);
 }
 
-// Of the mount that the path lies in; "" if it is none of this kind.
+// The directory of the path's mount; "" if it is not a gpu4fs mount.
 std::string mountpoint_above(const std::string& path) {
   std::error_code error;
   std::filesystem::path at = std::filesystem::canonical(path, error);
@@ -109,7 +109,7 @@ std::string start_request(u64 inode) {
   return text;
 }
 
-// What runs, or ran, until it ends.
+// Waits for the end of the current or last job.
 std::string wait_for_end(const std::string& mountpoint, std::string text) {
   const bool shows = !line.json && ::isatty(STDOUT_FILENO) != 0;
   for (;;) {

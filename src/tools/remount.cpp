@@ -41,7 +41,7 @@ bool is_gpu4fs(const std::string& directory) {
 unsigned long flags_of_mount(const std::string& directory) {
   struct statvfs state {};
   if (::statvfs(directory.c_str(), &state) != 0) return 0;
-  // Those of statvfs(3) that mount(2) numbers alike.
+  // Those of statvfs(3) that have the same numbers in mount(2).
   constexpr unsigned long alike =
       ST_RDONLY | ST_NOSUID | ST_NODEV | ST_NOEXEC | ST_SYNCHRONOUS | ST_NOATIME | ST_NODIRATIME;
   return (state.f_flag & alike) | ((state.f_flag & ST_RELATIME) != 0 ? MS_RELATIME : 0);

@@ -1,4 +1,4 @@
-// mount -o remount: other flags of the kernel for a directory that is mounted. Host only.
+// mount -o remount: changes the kernel's flags of a mounted directory. Host only.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace gpu4fs::tools {
 
-// The exit status of mount(8); what is wrong is printed. Options of the server keep the values that they have.
+// Returns the exit status of mount(8); errors are printed. Options of the server keep their values.
 int remount(const daemon::MountOptions& options, const std::string& directory);
 
-// The flags that a mounted directory has, as mount(2) wants them.
+// The flags of a mounted directory in the form for mount(2).
 unsigned long flags_of_mount(const std::string& directory);
 
 }  // namespace gpu4fs::tools

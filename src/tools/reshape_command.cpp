@@ -17,7 +17,7 @@
 namespace gpu4fs::tools {
 namespace {
 
-constexpr int status_not_done = 4;  // it ended before its end; the pool is in use as before
+constexpr int status_not_done = 4;  // it ended early; the pool is in use as before
 constexpr int status_failure = 8;
 
 std::string one_line(const JsonWriter& json) {

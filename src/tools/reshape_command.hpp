@@ -1,4 +1,4 @@
-// `gpu4fs balance`, `gpu4fs device remove` and `gpu4fs device spare`: what they have in common. Host only.
+// Common parts of `gpu4fs balance`, `gpu4fs device remove` and `gpu4fs device spare`. Host only.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace gpu4fs::tools {
 
-// The member `spares` of the server's answer, for people; "" if there are none.
+// The member `spares` of the server's answer as text; "" if there are none.
 std::string spares_text(const JsonValue& spares);
 
 struct ReshapeCommand {

@@ -1,4 +1,4 @@
-// gpu4fs set-profile: which profile new blocks of files get, and what is made in directories.
+// gpu4fs set-profile: sets the profile of new blocks of files, and of new files in directories.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -39,7 +39,7 @@ const char* reason_of(int error) {
   return error == EINVAL ? "there is no profile of this name" : std::strerror(error);
 }
 
-// Symbolic links and special files have no blocks of data: they are passed over. False: an error was printed.
+// Symbolic links and special files have no blocks of data: they are skipped. False: an error was printed.
 bool set_one(const char* verb, const std::string& profile, const std::string& path, bool is_named) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {

@@ -1,4 +1,4 @@
-// gpu4fs status: how a pool is. A mounted one is asked through its server, of others the medium is read.
+// gpu4fs status: the state of a pool. For a mounted pool it asks the server, for others it reads the medium.
 #include <fmt/format.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// gpu4fs trim: memory of all free space of a mounted pool goes back to the system.
+// gpu4fs trim: returns the memory of all free space of a mounted pool to the system.
 #include <fmt/format.h>
 
 #include <string>

@@ -66,8 +66,8 @@ pid_t server_of(const std::string& mountpoint) {
   return error == std::errc{} && stop == end ? pid : 0;
 }
 
-// 0 or errno. Whoever looks at the directory, like df(1), holds the mount until its request is answered, so that a
-// directory which nobody uses can be busy for a moment.
+// 0 or errno. An access to the directory, for example by df(1), keeps the mount busy until its request is answered, so
+// an unused directory can be busy for a moment.
 int unmount_when_unused(const std::string& mountpoint) {
   const int flags = (line.lazy ? MNT_DETACH : 0) | (line.force ? MNT_FORCE : 0);
   const auto limit = std::chrono::steady_clock::now() + busy_wait;
@@ -94,7 +94,7 @@ bool unmount_as_root(const std::string& mountpoint) {
   return false;
 }
 
-// False with a message when the kernel refuses.
+// Prints a message and returns false if the kernel refuses.
 bool unmount(const std::string& mountpoint) {
   if (::geteuid() == 0) return unmount_as_root(mountpoint);
   const pid_t child = ::fork();
@@ -111,7 +111,7 @@ bool unmount(const std::string& mountpoint) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// st_dev of what is mounted on the directory, 0: nothing.
+// st_dev of the mount on the directory, 0: none.
 u64 device_number_of(const std::string& mountpoint) {
   u64 number = 0;
   for (const pool::MountEntry& entry : pool::read_mount_table()) {
@@ -120,7 +120,7 @@ u64 device_number_of(const std::string& mountpoint) {
   return number;
 }
 
-// Under another directory or in another namespace: then the server goes on.
+// Under another directory or in another namespace: then the server continues.
 bool is_still_mounted(u64 device_number) {
   const std::string place = fmt::format("/sys/class/bdi/{}:{}", major(device_number), minor(device_number));
   return device_number != 0 && ::access(place.c_str(), F_OK) == 0;
@@ -138,7 +138,7 @@ int run() {
   }
   const bool waits = line.timeout_s != 0 && !line.lazy && !line.force;
   const pid_t server = waits ? server_of(mountpoint) : 0;
-  // The descriptor names this very process even if its number is used again.
+  // The descriptor identifies this process even if its number is reused.
   const int handle = server > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, server, 0)) : -1;
   const u64 device_number = device_number_of(mountpoint);
   if (!unmount(mountpoint)) return status_failure;

@@ -1,4 +1,4 @@
-// Extended attributes: pages of entries, and whether the tree has just the pages that its entries name.
+// Extended attributes: pages of entries, and whether the tree has exactly the pages that its entries name.
 #include <fmt/format.h>
 
 #include <memory>
@@ -51,7 +51,7 @@ class AttributeCheck {
     if (!slots_.emplace(item.value_slot, item.value_length).second) {
       return fail(fmt::format("the value of \"{}\" is where another is", shown));
     }
-    // While an inode is being freed its values go before their entries.
+    // When an inode is being freed, its values are removed before their entries.
     std::vector<PageBuffer> value;
     const std::string problem = is_going_ ? "" : read_great_value(context_.reader, pages_, item, &value);
     if (!problem.empty()) fail(fmt::format("the value of \"{}\" {}", shown, problem));
@@ -72,7 +72,7 @@ class AttributeCheck {
   bool is_going_;
   u64 names_length_ = 0;
   std::set<std::string> names_;
-  std::map<u32, u32> slots_;  // of great values: lengths
+  std::map<u32, u32> slots_;  // of large values: lengths
 };
 
 }  // namespace

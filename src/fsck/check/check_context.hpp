@@ -20,7 +20,8 @@ namespace gpu4fs::fsck::check {
 
 struct CheckContext;
 
-// The greatest height of a file map: above it page numbers would not have room. And what seven slots of it reach.
+// The greatest height of a file map: higher maps would exceed page numbers. And the number of pages in seven slots of
+// this height.
 inline constexpr u32 map_height_max = 5;
 inline constexpr u64 file_size_max = u64{7} << (9 * map_height_max + 12);
 
@@ -34,13 +35,13 @@ inline void set_bit(BitWords& words, u64 bit) {
 }
 
 struct ChunkUse {
-  BitWords allocated;  // of the bitmap slot that counts; all zero without one
+  BitWords allocated;  // of the current bitmap slot; all zero without one
   BitWords reached;
   bool has_bitmap = false;
-  u32 slot = 0;  // with a bitmap: which counts
+  u32 slot = 0;  // if there is a bitmap: the current one
 };
 
-// What later phases want to know of an inode; named as in format::Inode.
+// The properties of an inode that later phases need; named as in format::Inode.
 struct InodeSummary {
   u64 size_bytes = 0;
   u64 parent_or_device = 0;
@@ -65,7 +66,7 @@ struct InodeRecord {
 // Level-0 pages of the inode file and of the bitmap files by index.
 using PageAddresses = std::map<u64, u64>;
 
-// Checks inodes and directories on an engine, given the pages of the inode file. False: it did not.
+// Checks inodes and directories on an engine, given the pages of the inode file. False: it could not.
 using EngineRunner = std::function<bool(CheckContext& context, const PageAddresses& pages)>;
 
 struct CheckContext {
@@ -75,12 +76,12 @@ struct CheckContext {
   CheckResult& result;
   std::vector<ChunkUse> chunks;
   std::unordered_map<u64, InodeRecord> inodes;
-  std::map<u64, u16> inode_masks;    // by page of the inode file: which of the sixteen are in use
-  std::vector<u32> chunk_map_slots;  // by device: which counts, 2: none
+  std::map<u64, u16> inode_masks;    // by page of the inode file: those of the sixteen in use
+  std::vector<u32> chunk_map_slots;  // by device: the current one, 2: none
   PageAddresses inode_bitmap_pages;
   PageAddresses orphan_bitmap_pages;
   u64 pages_passed = 0;
-  EngineRunner run_engine;  // empty: none
+  EngineRunner run_engine;  // empty: no engine
 
   CheckContext(const CheckOptions& check_options, const pool::OpenedPool& opened, CheckResult& check_result,
                std::shared_ptr<HeaderReader> headers = nullptr)
@@ -92,15 +93,14 @@ struct CheckContext {
   void report_progress(const char* phase) {
     if (options.on_progress) options.on_progress({phase, pages_passed, pool.superblock.page_used});
   }
-  // Verifies a metadata page and reports what is wrong with it. False: its content must not be
-  // used.
+  // Verifies a metadata page and reports its faults. False: its content must not be used.
   bool read_metadata(u64 address, const std::string& owner, PageBuffer* page);
-  // Of a page with several copies of which one at least is good: reports the others that are not. False: none is
-  // good, or it has no copies.
+  // For a page with several copies, at least one of them good: reports the bad ones. False: none is good, or it has no
+  // copies.
   bool check_copies(u64 address, const std::string& owner);
 };
 
-// check_pool() with an engine of the caller's.
+// check_pool() with an engine that the caller provides.
 CheckResult check_pool_with(const CheckOptions& options, const EngineRunner& run_engine);
 
 std::string device_place(const pool::DeviceFile& file, u64 offset);
@@ -112,7 +112,7 @@ inline std::string inode_place(u64 number, const InodeSummary& inode) {
   return inode_place(number, inode.mode);
 }
 
-// What a map leads to. Regular files report only their blocks, the others every page of content.
+// The pages of a map. Regular files report only their blocks, the others every page of content.
 struct MapResult {
   u64 page_count = 0;   // content and indirect blocks
   u64 content_end = 0;  // index after the last page of content
@@ -122,7 +122,7 @@ struct MapResult {
 void check_superblocks(CheckContext& context);
 void check_tree_replicas(CheckContext& context);
 void check_chunk_maps(CheckContext& context);
-// Granules of the device that columns are in.
+// Granules of the device that belong to columns.
 BitWords expected_chunk_map(const CheckContext& context, u32 device);
 void check_log(CheckContext& context);
 void check_chunks(CheckContext& context);
@@ -131,38 +131,38 @@ void check_header_areas(CheckContext& context, u32 chunk);
 // Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB;
 // they are claimed, not read.
 MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode, bool is_metadata);
-// The same pages, of a metadata file, without claims and findings.
+// The same pages for a metadata file, without claims and findings.
 PageAddresses list_pages(CheckContext& context, u64 number, const format::Inode& inode);
-// Claims `count` pages from `address`; reports pages outside, twice or not allocated. False: the
-// caller must not follow them.
+// Claims `count` pages from `address`; reports pages that are outside, used twice or not allocated. False: the caller
+// must not read them.
 bool claim_pages(CheckContext& context, u64 address, u64 count, const std::string& owner);
 // The inode file's own map: addresses of its pages by index.
 PageAddresses check_inode_file(CheckContext& context);
 void set_directory_pages(InodeRecord& record, const PageAddresses& pages);
-// `pages`: what check_inode_file() found. Inodes that were taken already are left out.
+// `pages`: the result of check_inode_file(). Inodes that were already checked are skipped.
 void check_inodes(CheckContext& context, const PageAddresses& pages);
-// Inodes and directories, by an engine if there is to be one.
+// Checks inodes and directories, on an engine if requested.
 void check_files(CheckContext& context);
 // The engine that options.engine names.
 bool run_server_engine(CheckContext& context, const PageAddresses& pages);
-// One inode that is not free: enters it into context.inodes and checks all of it.
+// One inode that is not free: enters it into context.inodes and checks it completely.
 void take_inode(CheckContext& context, u64 number, const format::Inode& inode);
 void check_inode_count(CheckContext& context);
-// The parts of take_inode() that have no side effects: findings on the inode's fields (also of a free one), and on its
-// size and page count, given what its map has.
+// The parts of take_inode() without side effects: findings on the inode's fields (also of a free one), and on its size
+// and page count, given the content of its map.
 void check_inode_fields(CheckContext& context, u64 number, const format::Inode& inode);
 void check_inode_summary(CheckContext& context, u64 number, const format::Inode& inode, u64 page_count,
                          u64 content_pages, u64 content_end);
 // Verifies a page of a regular file.
 void check_data_page(CheckContext& context, u64 number, const format::Inode& inode, u64 address, u64 file_page);
-// Findings on one directory whose names were counted already.
+// Findings on a directory whose names have already been counted.
 void explain_directory(CheckContext& context, u64 number, const format::Inode& inode);
-// All of an inode's attributes; pages that they take.
+// Checks all attributes of an inode. Returns the number of their pages.
 u64 check_attributes(CheckContext& context, u64 number, const format::Inode& inode);
-// The parts of it that have no side effects: findings on one page of entries, and on all that the pages say.
+// The parts of it without side effects: findings on one page of entries, and on all pages together.
 void check_attribute_tree(CheckContext& context, u64 number, const format::Inode& inode);
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page);
-// One directory that context.inodes has, and all of them.
+// Checks one directory in context.inodes, or all of them.
 void check_directory(CheckContext& context, u64 number);
 void check_directories(CheckContext& context);
 // Numbers in the orphan bitmap.

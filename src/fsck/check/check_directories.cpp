@@ -1,4 +1,4 @@
-// Every directory: its hash tree page by page, its names, and what they lead to.
+// Checks every directory: its hash tree page by page, its names, and their targets.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -31,7 +31,7 @@ struct Span {
 
 class DirectoryCheck {
  public:
-  // `counts`: names are counted at the inodes that they lead to; else they were counted before.
+  // `counts`: names are counted at their inodes; otherwise they were already counted.
   DirectoryCheck(CheckContext& context, u64 number, InodeRecord& record, bool counts)
       : context_(context),
         number_(number),
@@ -63,7 +63,8 @@ class DirectoryCheck {
     complete_ = false;
   }
 
-  // A node comes behind the pages below it when they were there first, and goes before them.
+  // An orphan loses its pages from the last one on. A node that was created after the pages below it is removed before
+  // them, so these are unreached.
   void check_unreached(u64 index) {
     if (!orphan_lacks_pages_) return fail(FindingId::directory_page, index, "no node leads to it");
     const auto page = std::make_unique<PageBuffer>();
@@ -97,7 +98,7 @@ class DirectoryCheck {
     }
   }
 
-  // What the slots that lead to a page say about the hashes below it.
+  // The prefix of the hashes below a page according to the slots that lead to it.
   static u64 expected_prefix(const Header* parent, Span span) {
     if (parent == nullptr) return 0;
     const u32 shift = hash_bits - format::directory_node_bits * (u32{parent->level} + 1);
@@ -227,7 +228,7 @@ class DirectoryCheck {
   BitWords visited_;
   std::unordered_set<u64> named_here_;  // directories
   u64 name_count_ = 0;
-  u64 prefix_ = 0;  // of the leaf being looked at
+  u64 prefix_ = 0;  // of the current leaf
   u32 prefix_bits_ = 0;
   bool complete_ = true;
   bool orphan_lacks_pages_ = false;

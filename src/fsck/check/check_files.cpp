@@ -1,4 +1,4 @@
-// Inodes and directories: on an engine, or here.
+// Checks inodes and directories: on an engine, or in this process.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -13,13 +13,13 @@ namespace gpu4fs::fsck::check {
 
 namespace {
 
-// Inode files that the engine makes are dense; a table for a hostile one could be of any size.
+// Inode files that the engine makes are dense; a table for a manipulated one could have any size.
 bool is_dense(const PageAddresses& pages) {
   constexpr u64 slack = 4096;
   return !pages.empty() && pages.rbegin()->first < 4 * pages.size() + slack;
 }
 
-// Layers over devices have a state of their own and see every access once.
+// Layers over devices have a state of their own and must see every access once.
 bool has_layers(const CheckContext& context) {
   for (const pool::OpenedDevice& device : context.pool.devices) {
     if (device.file.stack() != nullptr) return true;
@@ -34,7 +34,7 @@ session::ServerOptions engine_options(const CheckContext& context, const PageAdd
   options.degraded = true;
   options.purpose = session::ServerPurpose::check;
   options.worker_count = context.options.worker_count;
-  options.cache_bytes = u64{8} << 20;  // pages are read past it
+  options.cache_bytes = u64{8} << 20;  // the check reads pages without the table
   options.check_inode_count = (pages.rbegin()->first + 1) * format::inodes_per_page;
   switch (context.options.engine) {
     case CheckEngine::cpu:
@@ -50,7 +50,7 @@ session::ServerOptions engine_options(const CheckContext& context, const PageAdd
   return options;
 }
 
-// Those with a page in `allocated`, or all where that has no words.
+// Regions with a page in `allocated`, or all if that is empty.
 u64 count_regions(const CheckContext& context, u32 chunk, const BitWords& allocated) {
   if (allocated.empty()) return divide_up(context.reader.chunk_page_count(chunk), u64{pages_per_block_2m});
   constexpr u64 region_words = pages_per_block_2m / 64;
@@ -65,7 +65,7 @@ u64 count_regions(const CheckContext& context, u32 chunk, const BitWords& alloca
   return count;
 }
 
-// The pool's own files: few pages, and what is in them is wanted here.
+// The pool's own files: they have few pages, and their content is needed here.
 void take_own_files(CheckContext& context, const PageAddresses& pages) {
   const auto first = pages.find(0);
   const auto page = std::make_unique<PageBuffer>();
@@ -99,7 +99,7 @@ bool run_server_engine(CheckContext& context, const PageAddresses& pages) {
     server.stop();
     return complete;
   } catch (const pool::PoolError& error) {
-    // A pool that no engine can be built for is read here, whoever was to do it.
+    // A pool for which no engine can be built is checked in this process, whatever engine was requested.
     const bool is_damage = error.status() == Status::corrupt_structure || error.status() == Status::device_failed;
     if (!is_damage && (!is_free_choice || error.status() != Status::no_memory)) throw;
     return false;
@@ -108,7 +108,7 @@ bool run_server_engine(CheckContext& context, const PageAddresses& pages) {
 
 void check_files(CheckContext& context) {
   const PageAddresses pages = check_inode_file(context);
-  // An engine knows of no slots but those that verify.
+  // An engine knows only slots that verify.
   const bool has_all_slots = context.reader.headers()->slot_sum() == context.pool.superblock.slot_sum;
   if (context.run_engine && has_all_slots && is_dense(pages)) {
     take_own_files(context, pages);

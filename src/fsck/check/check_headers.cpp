@@ -1,4 +1,5 @@
-// The header areas of chunks: chunk headers, bitmap slots, descriptor tables and page descriptors, in all columns.
+// Checks the header areas of chunks: chunk headers, bitmap slots, descriptor tables and page descriptors, in all
+// columns.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,7 +56,7 @@ void add_copy_finding(CheckContext& context, FindingId id, u32 chunk, u32 column
               fmt::format("chunk {:#x}: {}", context.pool.chunks[chunk].descriptor.base_address, text));
 }
 
-// The slot that counts, in all columns, and what is left of the other one.
+// The current slot, in all columns, and the remains of the other one.
 void check_slots(CheckContext& context, u32 chunk) {
   const HeaderArea& area = context.reader.headers()->area(chunk);
   const format::ChunkLayout layout = format::chunk_layout(context.reader.chunk_page_count(chunk));
@@ -68,7 +69,7 @@ void check_slots(CheckContext& context, u32 chunk) {
       const u64 page = slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
       const std::string text = fmt::format("bitmap slot {}: {}", slot == 0 ? "A" : "B", own.problem);
       if (slot != area.slot) {
-        // Of a pool with copies one may be newer than this one.
+        // In a pool with copies, another copy may be newer than this one.
         if (!own.problem.empty() && area.slot != 2) {
           add_copy_finding(context, FindingId::bitmap_slot_stale, chunk, column, page, text);
         } else if (!own.problem.empty()) {

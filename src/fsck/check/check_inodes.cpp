@@ -1,4 +1,4 @@
-// Every inode: its fields, its map, its attributes. Fills CheckContext::inodes.
+// Checks every inode: its fields, its map, its attributes. Fills CheckContext::inodes.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -40,7 +40,7 @@ class InodeCheck {
     return map;
   }
 
-  // As far as the inode's own bytes go.
+  // The checks that need only the inode's own bytes.
   void run_fields() {
     type_ = inode_.mode & S_IFMT;
     is_metadata_ = is_hidden(number_) || type_ == S_IFDIR;
@@ -51,7 +51,7 @@ class InodeCheck {
   }
 
   struct Summary {
-    u64 page_count;     // with those of attributes
+    u64 page_count;     // including those of attributes
     u64 content_pages;  // of metadata files
     u64 content_end;
   };
@@ -107,13 +107,12 @@ class InodeCheck {
   void check_size(const Summary& found) {
     const u64 size = inode_.size_bytes;
     bool good = true;
-    // Freeing an orphan takes its pages first, from the last on, in as many commits as they need: a checkpoint may
-    // come between.
+    // Freeing an orphan first removes its pages, beginning with the last, in as many commits as necessary; a checkpoint
+    // may come in between.
     const bool may_lack_pages = inode_.link_count == 0;
     const bool is_dense = found.content_pages == found.content_end;
     if (is_metadata_) {
-      // Every page below the size; a directory has no holes, and a page beyond it would never be
-      // read.
+      // Every page below the size exists: a directory has no holes, and a page beyond its size would never be read.
       good =
           size % page_size == 0 && found.content_end <= size / page_size &&
           (is_hidden(number_) || (size > 0 && is_dense && (found.content_pages == size / page_size || may_lack_pages)));
@@ -203,7 +202,7 @@ void take_inode(CheckContext& context, u64 number, const format::Inode& inode) {
   if (number == format::inode_number_orphan_bitmap) context.orphan_bitmap_pages = std::move(map.pages);
 }
 
-// A hostile size must not cost memory: pages are bounded by what exists.
+// A manipulated size must not cost memory: the number of pages is limited to the existing ones.
 void set_directory_pages(InodeRecord& record, const PageAddresses& pages) {
   const u64 content_end = pages.empty() ? 0 : pages.rbegin()->first + 1;
   const u64 count = std::min<u64>(record.inode.size_bytes / page_size, content_end);

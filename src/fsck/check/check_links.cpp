@@ -1,4 +1,4 @@
-// Link counts, reachability from the root, and the bitmaps of inodes, orphans and pages.
+// Checks link counts, reachability from the root, and the bitmaps of inodes, orphans and pages.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -31,7 +31,7 @@ std::vector<u64> named_numbers(const CheckContext& context) {
   return numbers;
 }
 
-// Bits of a bitmap file as one set of numbers; unreadable pages are left out.
+// The bits of a bitmap file as a set of numbers; unreadable pages are skipped.
 std::unordered_set<u64> read_bits(CheckContext& context, const PageAddresses& pages, const char* owner) {
   std::unordered_set<u64> bits;
   const auto page = std::make_unique<PageBuffer>();

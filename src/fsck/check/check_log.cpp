@@ -1,4 +1,4 @@
-// The operation log: what waits in it for the next mount, and whether all of it is there.
+// Checks the operation log: which operations wait in it for the next mount, and whether it is complete.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t doubtful_page_max = 8;
 
-// Whether one digest of each page can be chosen so that they sum up to `wanted`.
+// Whether one digest can be chosen for each page so that they sum up to `wanted`.
 bool can_sum_up(std::span<const std::set<u64>> pages, u64 wanted) {
   if (pages.empty()) return wanted == 0;
   const auto fits = [&](u64 digest) { return can_sum_up(pages.subspan(1), wanted - digest); };
@@ -34,8 +34,8 @@ u64 digest_of(CheckContext& context, const PageBuffer* page, u64 address, u32 in
   return format::page_digest(has_checksums ? xxh3_page(Lane{}, page, address) : 0, index);
 }
 
-// Of pages whose copies differ any may be the good one, as recovery has it: all of one column's, or any combination
-// where they are few.
+// If copies of a page differ, any of them may be the good one. As in a recovery, all copies of one column are tried, or
+// any combination if there are few.
 bool copies_fit(CheckContext& context, const format::LogExtent& extent, PageBuffer* page) {
   std::map<u32, std::pair<u64, u32>> by_copy;  // sum, pages that could be read
   u64 agreed = 0;
@@ -65,14 +65,14 @@ bool copies_fit(CheckContext& context, const format::LogExtent& extent, PageBuff
   return doubtful.size() <= doubtful_page_max && can_sum_up(doubtful, extent.digest - agreed);
 }
 
-// Pages of an extent in a chunk with parities, as the rest of their rows has them. Their stripes are theirs alone, so
-// no other page is in the rows' parities.
+// Pages of an extent in a chunk with parities, computed from the rest of their rows. Their stripes belong to the extent
+// alone, so no other page is in the rows' parities.
 class RowsOfExtent {
  public:
   RowsOfExtent(CheckContext& context, const format::LogExtent& extent, const PagePlace& first)
       : context_(context), extent_(extent), first_(first), chunk_(context.pool.chunks[first.chunk].descriptor) {}
 
-  // As they stand, then without one column, two, as many as may be lost.
+  // Tries them as they are, then without one column, without two, up to as many as may be lost.
   bool fit() {
     if (first_.page + extent_.page_count > context_.reader.chunk_page_count(first_.chunk)) return false;
     if (fit_without(0)) return true;
@@ -125,7 +125,7 @@ class RowsOfExtent {
   const format::ChunkDescriptor& chunk_;
 };
 
-// What has no content of its own on the medium counts as fitting.
+// Pages without content of their own on the medium count as fitting.
 bool extent_fits(CheckContext& context, const format::LogExtent& extent, PageBuffer* page) {
   if ((extent.flags & format::log_extent_unwritten) != 0) return true;
   const std::optional<PagePlace> first = context.reader.locate(extent.address);

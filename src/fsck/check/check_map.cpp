@@ -1,4 +1,4 @@
-// File maps: every slot of every level, every page claimed once, every page's checksum.
+// Checks file maps: every slot of every level, every page claimed once, every page's checksum.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -47,7 +47,7 @@ class MapWalker {
  private:
   std::string slot_text(u32 level, u64 index) const { return fmt::format("slot of level {}, index {}", level, index); }
 
-  // `index` counts slots of this level from the file's beginning.
+  // `index` counts slots of this level from the beginning of the file.
   void visit(format::BlockPointer pointer, u32 level, u64 index) {
     if (pointer.raw == 0) return;
     if (!pointer.is_well_formed() || pointer.is_hole() || !fits(pointer, level)) {
@@ -105,7 +105,7 @@ class MapWalker {
     if (run_count_ >= pages_per_read) flush_run();
   }
 
-  // Verifies what has been gathered.
+  // Verifies the collected pages.
   void flush_run() {
     // Most files are small.
     const u64 wanted = std::min(pages_per_read, run_count_);
@@ -123,10 +123,10 @@ class MapWalker {
   void verify(u64 address, u64 count, u64 file_page) {
     const PagePlace place = *context_.reader.locate(address);
     if (!context_.reader.read_raw(place, count, buffer_.data())) {
-      if (count > 1) {  // page by page, so that the report is exact
+      if (count > 1) {  // page by page, for an exact report
         for (u64 i = 0; i < count; ++i) verify(address + i * page_size, 1, file_page + i);
       } else if (context_.check_copies(address, owner_text(file_page))) {
-        ++context_.result.pages_verified;  // from elsewhere
+        ++context_.result.pages_verified;  // from another copy
       } else {
         context_.add(FindingId::page_unreadable, context_.reader.place_text(address), owner_text(file_page));
       }
@@ -138,7 +138,7 @@ class MapWalker {
       const u64 page_address = address + i * page_size;
       context_.reader.read_descriptor(page, &descriptor);
       if (context_.check_copies(page_address, owner_text(file_page + i))) {
-        // One copy at least is good.
+        // At least one copy is good.
       } else if (xxh3_page(Lane{}, &buffer_[i], page_address) != descriptor.checksum) {
         context_.add(FindingId::page_checksum, context_.reader.place_text(page_address), owner_text(file_page + i));
       }
@@ -154,7 +154,7 @@ class MapWalker {
   const format::Inode& inode_;
   std::string owner_;
   bool is_metadata_;
-  bool is_link_;  // its target is read as metadata is
+  bool is_link_;  // its target is read like metadata
   bool verifies_data_ = false;
   MapResult result_;
   u64 run_address_ = ~u64{0};
@@ -201,7 +201,7 @@ bool CheckContext::check_copies(u64 address, const std::string& owner) {
   const u32 count = reader.copy_count(chunk);
   PageBuffer page;
   if (count == 1) {
-    // Its row may have what it needs.
+    // The rest of its row may suffice.
     if (pool::parity_count_of(pool.chunks[chunk].descriptor) == 0) return false;
     const bool damaged = reader.read_copy(address, 0, &page) != PageState::good;
     if (damaged && reader.read_page(address, &page) != PageState::good) return false;

@@ -1,4 +1,4 @@
-// Structures outside the logical space: superblocks, chunk tree, chunk maps.
+// Checks structures outside the logical space: superblocks, chunk tree, chunk maps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,11 +17,11 @@ namespace gpu4fs::fsck::check {
 namespace {
 
 struct ChosenBitmap {
-  BitWords words;  // empty: no slot counts
-  u32 slot = 2;    // that counts; 2: none
+  BitWords words;  // empty: there is no current slot
+  u32 slot = 2;    // the current one; 2: none
 };
 
-// The slot of a chunk map that counts.
+// The current slot of a chunk map.
 ChosenBitmap choose_bitmap(CheckContext& context, const pool::DeviceFile& file, const pool::BitmapPlace& place) {
   SlotCopy slots[2];
   for (u32 slot = 0; slot < 2; ++slot) slots[slot] = read_slot(file, place, slot, context.pool.superblock.epoch);
@@ -47,7 +47,7 @@ ChosenBitmap choose_bitmap(CheckContext& context, const pool::DeviceFile& file, 
   return {chosen->bitmap, chosen == &slots[0] ? 0u : 1u};
 }
 
-// The node as a replica has it, or why not.
+// Reads the node from a replica. Returns "" or why it is not valid.
 std::string read_tree_node(const pool::OpenedDevice& device, u64 number, format::ChunkTreeNode* node) {
   try {
     device.file.read_at(device.part.tree_offset + number * page_size, node, sizeof(*node));
@@ -76,7 +76,7 @@ void add_tree_finding(CheckContext& context, const pool::OpenedDevice& device, u
               fmt::format("chunk tree node {}: {}", number, problem));
 }
 
-// The epoch before the newest did not have the device.
+// The device was not a member in the epoch before the newest.
 bool has_just_joined(const pool::OpenedPool& pool, const pool::OpenedDevice& device) {
   for (const pool::OpenedDevice& other : pool.devices) {
     if (!other.is_here()) continue;
@@ -121,13 +121,14 @@ void check_superblocks(CheckContext& context) {
     for (u32 slot = 0; slot < 2; ++slot) {
       const pool::SlotState state = probe.slots[slot].state;
       if (state != pool::SlotState::damaged && state != pool::SlotState::invalid) continue;
-      // Nothing tells a torn write from damage, of the newest one too, whose epoch the pool has lost then.
+      // A torn write cannot be distinguished from damage. This holds for the newest superblock too, whose epoch the
+      // pool has then lost.
       const bool torn = state == pool::SlotState::damaged;
       context.add(torn ? FindingId::superblock_torn : FindingId::superblock_damaged,
                   device_place(device.file, pool::superblock_offset(slot)),
                   fmt::format("superblock slot {}: {}", slot == 0 ? "A" : "B", probe.slots[slot].problem));
     }
-    // Two epochs are kept from the second one on that has the device.
+    // Two epochs are kept, beginning with the second epoch in which the device is a member.
     const pool::SlotState other = probe.slots[(chosen.epoch & 1) ^ 1].state;
     if (chosen.epoch > 1 && other == pool::SlotState::blank && device.has_newest_superblock &&
         !has_just_joined(context.pool, device)) {

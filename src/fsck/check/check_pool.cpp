@@ -12,7 +12,7 @@ struct Phase {
   void (*run)(check::CheckContext&);
 };
 
-// In this order: later phases use what earlier ones have found.
+// In this order: later phases use the results of earlier ones.
 constexpr Phase phases[] = {
     {"superblocks", check::check_superblocks},
     {"chunk tree", check::check_tree_replicas},
@@ -25,7 +25,7 @@ constexpr Phase phases[] = {
     {"page bitmaps", check::check_page_bitmaps},
 };
 
-// Damage, as opposed to a reason why nothing could be looked at.
+// Damage, as opposed to a reason why nothing could be checked.
 bool is_damage(Status status) {
   switch (status) {
     case Status::corrupt_superblock:

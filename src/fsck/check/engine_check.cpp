@@ -48,7 +48,7 @@ EngineCheck::EngineCheck(CheckContext& context, session::ServerSession& session,
                          Reach reach)
     : context_(context), session_(session), reach_(std::move(reach)) {
   for (const auto& [index, address] : inode_pages) pages_.push_back({index, address});
-  // Getting memory within a GPU's reach takes all of it. So chunks and regions without pages in use stay out.
+  // Memory that a GPU can reach is allocated completely. So chunks and regions without pages in use are left out.
   for (const ChunkUse& use : context.chunks) {
     const bool has_pages = std::any_of(use.allocated.begin(), use.allocated.end(), [](u64 word) { return word != 0; });
     reached_.push_back(!use.has_bitmap ? Reached::all : has_pages ? Reached::regions_in_use : Reached::nothing);
@@ -74,7 +74,7 @@ wire::Command EngineCheck::command(CheckPhase phase, u32 slot) const {
   return command;
 }
 
-// Several commands at a time, answered in their order.
+// Several commands at a time; their answers are processed in order.
 void EngineCheck::run_commands(std::size_t count, u32 in_flight, const Fill& fill, const Done& done) {
   std::deque<u64> positions;
   for (std::size_t next = 0, oldest = 0; oldest < count;) {
@@ -117,7 +117,7 @@ void EngineCheck::take_output(u32 slot) {
               (records_.size() - before) * sizeof(CheckRecord));
 }
 
-// A chunk that cannot be read stays out; reading its pages is what fails then.
+// A chunk that cannot be read is left out; then reading its pages fails.
 void EngineCheck::load_chunks() {
   const auto fill = [&](std::size_t item, u32 slot, wire::Command& request) {
     const ChunkUse& use = context_.chunks[item];
@@ -146,7 +146,7 @@ void EngineCheck::load_chunks() {
   });
 }
 
-// A damaged map may lead to pages that are free. True: to some in chunks of which not all was within reach.
+// A damaged map may lead to free pages. True: to some in chunks that were not completely reachable.
 bool EngineCheck::reach_more_chunks() {
   bool found = false;
   for (const CheckRecord& record : records_) {
@@ -158,8 +158,8 @@ bool EngineCheck::reach_more_chunks() {
   return found;
 }
 
-// Again if it needs more chunks, and in order if two pointers lead to one page: which owner comes second must not
-// depend on who was faster.
+// Repeated if it needs more chunks, and in order if two pointers lead to one page: the second owner must not depend on
+// timing.
 void EngineCheck::walk(u32 mask) {
   for (bool in_order = false;;) {
     records_.clear();
@@ -224,7 +224,7 @@ void EngineCheck::verify_pages() {
   run_commands(parts.size(), slot_count, fill, done);
 }
 
-// The engine's table becomes what the phases that follow work on.
+// The engine's table becomes the input of the following phases.
 void EngineCheck::read_table() {
   const u64 inode_count = pages_.empty() ? 0 : (pages_.back().index + 1) * format::inodes_per_page;
   const auto fill = [&](std::size_t item, u32 slot, wire::Command& request) {
@@ -266,7 +266,7 @@ void EngineCheck::read_table() {
   run_commands(divide_up(inode_count, inodes_per_command), slot_count, fill, done);
 }
 
-// What is allocated and not reached; afterwards context.chunks says so too.
+// Pages that are allocated and not reached; afterwards context.chunks also contains this result.
 void EngineCheck::find_leaks() {
   std::vector<Phase> parts;
   for (u32 chunk = 0; chunk < context_.chunks.size(); ++chunk) {
@@ -328,7 +328,7 @@ void EngineCheck::explain() {
       records_.push_back(look);
     }
   }
-  // Directories last, and nothing in the order in which workers came upon it.
+  // Directories last, and nothing in the order in which workers found it.
   const auto key = [](const CheckRecord& record) {
     return std::tuple(record.kind == CheckKind::directory, record.inode, record.kind, record.value, record.address);
   };
@@ -337,7 +337,7 @@ void EngineCheck::explain() {
   for (const CheckRecord& record : records_) explain_record(record);
 }
 
-// Of records that are about pages and pointers.
+// For records about pages and pointers.
 void EngineCheck::explain_block(const CheckRecord& record, const std::string& owner) {
   const std::string place = context_.reader.place_text(record.address);
   switch (record.kind) {
@@ -376,7 +376,7 @@ void EngineCheck::explain_record(const CheckRecord& record) {
   try {
     inode = read_inode(context_.reader, record.inode);
   } catch (const pool::PoolError&) {
-    return;  // its page was reported
+    return;  // its page has been reported
   }
   switch (record.kind) {
     case CheckKind::fields:

@@ -1,4 +1,4 @@
-// The part of a check that runs on an engine (engine/handlers/check_ops.hpp), seen from the host. Private to
+// The host's side of the part of a check that runs on an engine (engine/handlers/check_ops.hpp). Private to
 // src/fsck/check, and for its tests.
 #pragma once
 
@@ -11,21 +11,21 @@
 
 namespace gpu4fs::fsck::check {
 
-// Bytes of data that the session needs.
+// The size of the session's data area in bytes.
 u64 engine_check_session_bytes();
 
 class EngineCheck {
  public:
-  // `session` is an internal one of an engine that was built for a check (engine_build.hpp: build_check) of the pool
-  // of `context`, with at least as many inodes as `inode_pages`, the pages of the inode file, have.
-  // `reach`, if there is one, gets memory of a chunk within the engine's reach: of regions with a page in `allocated`,
-  // or, where that has no words, of all.
+  // `session` is an internal one of an engine that was built for a check (engine_build.hpp: build_check) of the pool of
+  // `context`, with at least as many inodes as are in `inode_pages`, the pages of the inode file. `reach`, if set,
+  // makes memory of a chunk reachable for the engine: of regions with a page in `allocated` or, if that is empty, of
+  // all.
   using Reach = std::function<void(u32 chunk, const BitWords& allocated)>;
   EngineCheck(CheckContext& context, session::ServerSession& session, const PageAddresses& inode_pages,
               Reach reach = {});
 
-  // Checks inodes and directories, and fills in what later phases want. False: the engine found more than its answers
-  // hold; then nothing was added. PoolError: the engine failed.
+  // Checks inodes and directories, and collects the data for later phases. False: the engine found more than its
+  // answers can hold; then nothing was added. PoolError: the engine failed.
   bool run();
 
  private:
@@ -54,7 +54,7 @@ class EngineCheck {
   std::vector<wire::CheckInodePage> pages_;
   std::vector<wire::CheckRecord> records_;
   enum class Reached : u8 { nothing, regions_in_use, all };
-  std::vector<Reached> reached_;  // by chunk: what of its pages the engine gets
+  std::vector<Reached> reached_;  // by chunk: the pages that are passed to the engine
   Reach reach_;
   wire::CheckCounts counts_{};
   bool overflowed_ = false;

@@ -1,8 +1,7 @@
-// What a check of a pool can find. Host only.
+// The findings of a check of a pool. Host only.
 //
-// Every kind of finding has an id that never changes its meaning, so that scripts can match it.
-// `error`: data or structure is damaged or inconsistent. `note`: worth knowing, but a state that
-// this version produces by design, for example after a crash.
+// Every kind of finding has an id that never changes its meaning, so scripts can match it. `error`: data or structure
+// is damaged or inconsistent. `note`: a notable state that this version produces by design, for example after a crash.
 //
 // X(name, id, severity, sentence)
 #pragma once
@@ -98,11 +97,10 @@ constexpr FindingKind finding_kind(FindingId id) {
 struct Finding {
   FindingId id;
   std::string place;  // device and offset, or inode
-  std::string text;   // what is there and what should be
+  std::string text;   // the actual and the expected state
 };
 
-// Collects findings. Of each kind the first `kept_max` are kept and handed to `on_finding`, all are
-// counted.
+// Collects findings. The first `kept_max` of each kind are kept and passed to `on_finding`; all are counted.
 class Findings {
  public:
   static constexpr u64 kept_max = 100;

@@ -38,7 +38,7 @@ void append_table(HeaderArea& area, const std::vector<u64>& table) {
   if (!table.empty()) area.tables.push_back(table);
 }
 
-// What is kept of a slot once it is known what counts: the table of one without a header may be needed yet.
+// Reduces a slot after the current one is known: the table of a slot without a header may still be needed.
 void drop_content(HeaderArea& area) {
   for (HeaderArea::Column& copy : area.columns) {
     for (SlotCopy& slot : copy.slots) {
@@ -49,7 +49,7 @@ void drop_content(HeaderArea& area) {
   }
 }
 
-// The epoch of the youngest page that the page of descriptors describes.
+// The epoch of the youngest page in the page of descriptors.
 u32 newest_birth(const void* page) {
   const auto* descriptors = static_cast<const format::PageDescriptor*>(page);
   u32 newest = 0;
@@ -120,7 +120,7 @@ pool::BitmapPlace HeaderReader::place(u32 chunk, u32 column) const {
 }
 
 pool::DeviceFile& HeaderReader::file(u32 chunk, u32 column) const {
-  // Devices are the pool's; whoever writes them has it open for writing.
+  // The devices belong to the pool; a caller that writes them has opened it for writing.
   return const_cast<pool::DeviceFile&>(pool_.devices[pool_.chunks[chunk].columns[column].device_index()].file);
 }
 
@@ -154,7 +154,7 @@ HeaderArea HeaderReader::read_area(u32 chunk) const {
     }
     copy.is_sound = has_header && !own.bitmap.empty() && !own.table.empty();
   }
-  // One column may have the header, another the content.
+  // One column may have the header and another one the content.
   const u64 base = pool_.chunks[chunk].descriptor.base_address;
   for (const HeaderArea::Column& copy : area.columns) {
     if (!copy.is_here || area.table_is_known) continue;
@@ -204,8 +204,8 @@ bool HeaderReader::has_descriptors(u32 chunk, u32 column, u64 index, u64 entry, 
   return format::descriptor_entry_fits(entry, xxh3_64(page, page_size, seed));
 }
 
-// What stands in the first column that can be read: in the place that the table has, or, if that does not verify, in
-// the one that describes younger pages.
+// The content of the first readable column: of the place that the table names or, if the table does not verify, of the
+// place with younger pages.
 void HeaderReader::take_unverified(u32 chunk, u64 index, void* page) const {
   const HeaderArea& area = areas_[chunk];
   std::memset(page, 0, page_size);
@@ -247,7 +247,7 @@ DescriptorPage HeaderReader::find_descriptors(u32 chunk, u64 index, void* page) 
   for (std::size_t table = 0; table < areas_[chunk].tables.size(); ++table) {
     format::PageDescriptor found[format::descriptors_per_page];
     const DescriptorPage here = find_by_table(chunk, index, table, found);
-    // Of several tables nobody knows which counts; the youngest page does.
+    // It is unknown which of several tables is valid; the one with the youngest page is used.
     if (!here.is_known || (best.is_known && newest_birth(found) <= newest_birth(page))) continue;
     best = here;
     std::memcpy(page, found, page_size);

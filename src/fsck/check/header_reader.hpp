@@ -1,5 +1,5 @@
-// Bitmap slots and header areas of chunks as the devices have them, verified. Host only; reads with a reader of its own
-// (docs/internals/format.md, section 5), which shares nothing with the engine.
+// Bitmap slots and header areas of chunks on the devices, verified. Host only; uses a reader of its own
+// (docs/internals/format.md, section 5) that shares nothing with the engine.
 #pragma once
 
 #include <string>
@@ -14,24 +14,24 @@ namespace gpu4fs::fsck {
 
 enum class SlotUse : u8 { blank, damaged, beyond, usable };
 
-// The header of a slot; with its content if that is usable and verifies.
+// The header of a slot, and its content if that verifies.
 struct SlotCopy {
   SlotUse use = SlotUse::blank;
-  std::string problem;  // of a damaged header, or of a content that does not verify
+  std::string problem;  // of a damaged header, or of content that does not verify
   format::BitmapSlotHeader header{};
   std::vector<u64> bitmap;     // empty: it does not match the header
   std::vector<u64> table;      // the same
-  std::vector<u64> raw_table;  // as it stands there
+  std::vector<u64> raw_table;  // the existing bytes
 };
 
-// Slots of epochs beyond `epoch_max` are the remains of a checkpoint that did not happen.
+// Slots of epochs beyond `epoch_max` are left from a checkpoint that was never completed.
 SlotCopy read_slot(const pool::DeviceFile& file, const pool::BitmapPlace& place, u32 slot, u64 epoch_max);
 
-// Where a page of descriptors is. `entry` as in a descriptor table.
+// The place of a page of descriptors. `entry` as in a descriptor table.
 struct DescriptorPage {
-  bool is_known = false;  // false: no column has a page that an entry names
+  bool is_known = false;  // false: no column has the page that an entry names
   u64 entry = 0;
-  u32 column = 0;  // that has it
+  u32 column = 0;  // the one that has it
 };
 
 // A chunk's header area.
@@ -39,20 +39,21 @@ struct HeaderArea {
   struct Column {
     bool is_here = false;
     SlotCopy slots[2];
-    bool is_sound = false;  // it has the whole of the slot that counts
+    bool is_sound = false;  // it has all of the current slot
   };
   std::vector<Column> columns;  // 0 to redundancy
-  u32 slot = 2;                 // that counts; 2: none
+  u32 slot = 2;                 // the current one; 2: none
   format::BitmapSlotHeader header{};
   std::vector<u64> bitmap;  // empty: no column has it
-  // Tables that say where descriptors are. The last is that of the slot that counts if `table_is_known`; of others
-  // entries count as far as there are pages that they name.
+  // Tables with the places of descriptors. The last one is that of the current slot if `table_is_known`; entries of
+  // others are valid as far as pages exist that match them.
   std::vector<std::vector<u64>> tables;
   bool table_is_known = false;
-  // The superblock means another slot than the one that is left: some slot without a header in all columns may be it.
+  // The superblock refers to another slot than the remaining one: a slot whose header is damaged in all columns may be
+  // the current one.
   bool is_suspect = false;
 
-  // The slot that counts has no page in use, so its table means nothing.
+  // The current slot has no page in use, so its table has no meaning.
   bool describes_nothing() const { return slot != 2 && !is_suspect && header.set_count == 0; }
 };
 
@@ -64,12 +65,12 @@ class HeaderReader {
 
   const HeaderArea& area(u32 chunk) const { return areas_[chunk]; }
   std::vector<u64> take_bitmap(u32 chunk) { return std::move(areas_[chunk].bitmap); }
-  // Of the slots that count.
+  // Of the current slots.
   u64 slot_sum() const;
-  // Looks a page of descriptors up in all columns; `page` gets its bytes, or zeros, or, of one that no column
-  // has, what stands there, with flags that say so (format::page_flag_unverified).
+  // Looks up a page of descriptors in all columns. `page` gets its bytes, or zeros. If no column has it, `page` gets
+  // the existing bytes with marked descriptors (format::page_flag_unverified).
   DescriptorPage find_descriptors(u32 chunk, u64 index, void* page) const;
-  // Whether the column has the page that `entry` names. `page` gets what is there.
+  // Whether the column has the page that `entry` names. `page` gets the bytes found.
   bool has_descriptors(u32 chunk, u32 column, u64 index, u64 entry, void* page) const;
 
   pool::BitmapPlace place(u32 chunk, u32 column) const;

@@ -20,7 +20,7 @@ namespace {
 
 const u8* map_memory_device(const pool::DeviceFile& file) {
   struct statfs medium {};
-  if (file.stack() != nullptr) return nullptr;  // its layers want to see the reads
+  if (file.stack() != nullptr) return nullptr;  // its layers must see the reads
   if (::fstatfs(file.fd(), &medium) != 0 || static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC) return nullptr;
   void* mapping = ::mmap(nullptr, file.size_bytes(), PROT_READ, MAP_SHARED, file.fd(), 0);
   return mapping == MAP_FAILED ? nullptr : static_cast<const u8*>(mapping);
@@ -193,7 +193,7 @@ bool MediumReader::read_from_row(const PagePlace& place, PageBuffer* page) {
     read_descriptor(*locate(address), &descriptor);
     if ((descriptor.flags & format::page_flag_known) == 0) continue;
     included |= u64{1} << slot;
-    // Nobody knows of those that are unverified: they count as missing, which is right for zeros too.
+    // The state of unverified pages is unknown: they count as missing, which is right for zeros too.
     if ((descriptor.flags & format::page_flag_unverified) != 0) continue;
     if (slot != row.slot && read_copy(address, 0, &buffers[slot]) == PageState::good) {
       slots[slot] = buffers[slot].bytes;

@@ -1,8 +1,7 @@
-// Pages of an opened pool by logical address, straight from the devices. Host only; for fsck and
-// dump.
+// Pages of an opened pool by logical address, read directly from the devices. Host only; for fsck and dump.
 //
-// Translation, bitmaps and descriptors are read by this class itself from the chunk list of
-// OpenedPool. Of a page with several copies the first good one is given out, and so of each page of descriptors
+// This class translates addresses and reads bitmaps and descriptors itself, from the chunk list of OpenedPool. If a
+// page has several copies, it returns the first good one; the same holds for each page of descriptors
 // (fsck/check/header_reader.hpp).
 #pragma once
 
@@ -22,7 +21,7 @@ namespace gpu4fs::fsck {
 
 enum class PageState : u8 { good, outside, unreadable, damaged };
 
-// Where a copy of a logical page lies.
+// The place of a copy of a logical page.
 struct PagePlace {
   u32 chunk;  // index in OpenedPool::chunks
   u64 page;   // in the chunk
@@ -36,7 +35,8 @@ struct alignas(page_size) PageBuffer {
 
 class MediumReader {
  public:
-  // `pool` outlives the reader. `headers`: of another reader of the pool, nullptr: they are read when they are needed.
+  // `pool` outlives the reader. `headers`: those of another reader of the pool; nullptr: they are read when they are
+  // needed.
   explicit MediumReader(const pool::OpenedPool& pool, std::shared_ptr<HeaderReader> headers = nullptr);
   ~MediumReader();
   MediumReader(const MediumReader&) = delete;
@@ -48,25 +48,25 @@ class MediumReader {
   // Device offset of a page of the chunk's header area.
   u64 header_area_offset(u32 chunk, u64 page, u32 column = 0) const;
   const pool::DeviceFile& chunk_device(u32 chunk, u32 column = 0) const;
-  // Whether the column's device is there.
+  // Whether the column's device is present.
   bool is_here(u32 chunk, u32 column) const;
   const std::shared_ptr<HeaderReader>& headers();
 
-  // No value when the address is in no chunk.
+  // No value if the address is in no chunk.
   std::optional<PagePlace> locate(u64 address, u32 copy = 0) const;
-  // "path offset 0x... (logical 0x...)", whatever the address.
+  // "path offset 0x... (logical 0x...)", for any address.
   std::string place_text(u64 address) const;
 
-  // One of a page of descriptors that no column has says so (format::page_flag_unverified).
+  // A descriptor from a page that no column has is marked (format::page_flag_unverified).
   void read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor);
-  // Reads and verifies one page, from the first copy that is good, or from the rest of its row. `damaged` leaves the
-  // content in `page`.
+  // Reads and verifies one page, from the first good copy or from the rest of its row. `damaged` leaves the content in
+  // `page`.
   PageState read_page(u64 address, PageBuffer* page);
   // One copy of it.
   PageState read_copy(u64 address, u32 copy, PageBuffer* page);
-  // One copy of it, whatever its checksum; false when its device cannot read it.
+  // One copy of it, regardless of its checksum; false if its device cannot read it.
   bool read_raw_copy(u64 address, u32 copy, PageBuffer* page);
-  // A page of a column behind its header area, whatever it is; false when its device cannot read it.
+  // Any page of a column after its header area; false if its device cannot read it.
   bool read_column(u32 chunk, u32 column, u64 page, PageBuffer* to);
   // Reads `count` pages of one chunk, their first copies, without verifying them.
   bool read_raw(const PagePlace& place, u64 count, PageBuffer* pages);
@@ -77,16 +77,15 @@ class MediumReader {
   };
   static constexpr u64 cache_slots = 1024;
 
-  // The page as the rest of its row has it; false: not enough of that is good.
+  // Computes the page from the rest of its row; false: too little of that is good.
   bool read_from_row(const PagePlace& place, PageBuffer* page);
   void read_device(u32 device, u64 offset, void* to, u64 length) const;
 
   const pool::OpenedPool& pool_;
   std::shared_ptr<HeaderReader> headers_;
-  std::vector<u64> cached_keys_;  // by slot; apart, so that of a small pool few pages of the cache are touched
+  std::vector<u64> cached_keys_;  // by slot; kept separately, so a small pool touches few pages of the cache
   std::unique_ptr<CachedDescriptors[]> cache_;
-  // Of devices that are memory, where reading by mapping cannot fail and saves a call a page; else
-  // null.
+  // Of devices in memory, where a read through the mapping cannot fail and saves a call for each page; otherwise null.
   std::vector<const u8*> mappings_;
 };
 

@@ -1,8 +1,8 @@
-// Bitmap slots that count and that no column has as they should be, made anew where they stood.
+// Restores current bitmap slots that no column has intact, in place.
 //
-// A checkpoint's bitmap is the set of pages that its tree reaches. What that gives is written only if it is what the
-// slot's header, or, if that is lost, the sum in the superblock verifies: then the pool is what it was, and a log that
-// waits can be carried out.
+// A checkpoint's bitmap is the set of pages that its tree reaches. This set is written only if the slot's header
+// verifies it or, if the header is lost, the sum in the superblock does. Then the pool has its earlier state, and a
+// waiting log can be replayed.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 constexpr u64 epochs_tried_max = u64{1} << 20;
 
 struct LostSlot {
-  u32 slot = 2;  // 2: none is lost, or what is left of it is too little
+  u32 slot = 2;  // 2: none is lost, or too little of it is left
   format::BitmapSlotHeader header{};
 };
 
@@ -25,7 +25,7 @@ u64 hash_bitmap(const BitWords& words, u64 base_address) {
   return xxh3_64(words.data(), words.size() * sizeof(u64), base_address);
 }
 
-// The slot whose header is damaged: all but its epoch is known.
+// The slot with a damaged header: everything except its epoch is known.
 LostSlot make_header(const pool::OpenedPool& pool, const HeaderReader& headers, u32 chunk, const BitWords& words) {
   const HeaderArea& area = headers.area(chunk);
   const u64 others = headers.slot_sum() - (area.slot == 2 ? 0 : area.header.checksum);

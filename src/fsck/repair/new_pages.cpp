@@ -33,7 +33,7 @@ void NewPages::release(u64 address) {
   claimed_[place.chunk][place.page / 64] &= ~(u64{1} << (place.page % 64));
 }
 
-// Rows that the old state depends on stay as they are.
+// Rows on which the old state depends stay unchanged.
 bool NewPages::is_in_free_stripe(u32 chunk, u64 page) const {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
   if (pool::parity_count_of(descriptor) == 0) return true;
@@ -55,8 +55,8 @@ void NewPages::put_descriptor(u32 chunk, u64 page, const format::PageDescriptor&
               sizeof(descriptor));
 }
 
-// The parities of the row of a page that has just been added: of the pages that this repair has written there. What
-// else the row has is in no parity.
+// The parities of the row of a page that was just added. They sum up the pages that this repair has written there;
+// other pages of the row are in no parity.
 void NewPages::write_parities(u32 chunk, u64 page) {
   const pool::OpenedChunk& opened = pool_.chunks[chunk];
   const pool::RowOfPages row = pool::row_of_page(opened.descriptor, page);

@@ -1,4 +1,4 @@
-// Extended attributes: kept as they are, or, if anything is wrong with them, what is sound of them in a new tree.
+// Extended attributes: kept unchanged or, if there is any fault, rebuilt in a new tree from the valid ones.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,12 +20,12 @@ using format::BlockSize;
 struct SoundAttribute {
   std::string name;
   std::string value;              // in its entry
-  std::vector<PageBuffer> pages;  // of a great value
+  std::vector<PageBuffer> pages;  // of a large value
   u32 value_length;
   u32 value_hash;
 };
 
-// All that can be read and is as it must be, each name once.
+// All readable and valid attributes, each name once.
 std::vector<SoundAttribute> read_sound_attributes(MediumReader& reader, const format::Inode& inode) {
   const AttributePages pages = list_attribute_pages(reader, inode);
   std::vector<SoundAttribute> found;
@@ -54,7 +54,7 @@ class TreeBuilder {
  public:
   explicit TreeBuilder(RepairContext& context) : context_(context) {}
 
-  // The inode's new tree. Answers its pages.
+  // Builds the inode's new tree. Returns the number of its pages.
   u64 build(const std::vector<SoundAttribute>& attributes, format::Inode& inode) {
     for (const SoundAttribute& attribute : attributes) add(attribute);
     if (!attributes.empty()) end_page();
@@ -97,7 +97,7 @@ class TreeBuilder {
     ++entry_count_;
   }
 
-  // Packing in the old order takes no more pages than there were, but for what every page leaves unused.
+  // Packing in the old order takes no more pages than before, except for the unused rest of each page.
   void end_page() {
     format::AttributePageHeader header{};
     header.magic = format::attribute_page_magic;
@@ -136,7 +136,7 @@ class TreeBuilder {
   u64 page_count_ = 0;
 };
 
-// Claims the whole tree where it is: its pages, or 0. Then nothing of it is claimed.
+// Claims the whole tree in place. Returns its pages, or 0; then nothing of it is claimed.
 u64 claim_tree(RepairContext& context, const format::Inode& inode) {
   std::vector<u64> claimed;
   bool is_whole = true;

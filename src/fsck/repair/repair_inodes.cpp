@@ -1,4 +1,4 @@
-// Inodes as they will be, and the files of the pool itself.
+// The new state of inodes, and the pool's own files.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -42,7 +42,7 @@ bool target_is_readable(RepairContext& context, const Inode& inode) {
   }
 }
 
-// What makes no sense gets its default.
+// Invalid fields get their defaults.
 void settle_fields(Inode& inode) {
   const u32 type = inode.mode & S_IFMT;
   inode.version = 1;
@@ -65,7 +65,7 @@ void settle_fields(Inode& inode) {
   if (type != S_IFDIR) inode.entry_count = 0;
 }
 
-// False: nothing can be made of it.
+// False: it cannot be repaired.
 bool take_inode(RepairContext& context, u64 number, Inode inode) {
   const u32 type = inode.mode & S_IFMT;
   const bool has_type = format::inode_type_text(inode.mode) != "unknown";
@@ -82,7 +82,7 @@ bool take_inode(RepairContext& context, u64 number, Inode inode) {
   return true;
 }
 
-// An inode that is not in use: only its generation stays, one more than before if it was freed now.
+// An inode that is not in use: only its generation stays, incremented if it is freed by the repair.
 Inode free_inode(u64 number, const Inode& before) {
   Inode inode{};
   if (is_own(number)) return inode;
@@ -137,7 +137,7 @@ void read_inodes(RepairContext& context, const PageAddresses& inode_pages) {
 
 namespace {
 
-// One page of the inode file; the address where it lies in the new state.
+// Writes one page of the inode file. Returns its address in the new state.
 u64 write_inode_page(RepairContext& context, u64 index, u64 old_address, const std::map<u64, Inode>& own) {
   const auto before = std::make_unique<PageBuffer>();
   const bool was_readable =
@@ -188,7 +188,7 @@ Inode write_own_files(RepairContext& context, const PageAddresses& inode_pages, 
   own[format::inode_number_orphan_bitmap] = own_file(context, orphan_bits, format::inode_bitmap_height);
   for (auto& [index, address] : addresses) address = write_inode_page(context, index, address, own);
   Inode inode_file = own_file(context, {}, 0);
-  // Of numbers whose inodes could not be read nobody knows the generation.
+  // The generations of inodes that could not be read are unknown.
   inode_file.generation = context.pool.superblock.inode_file.generation;
   for (const auto& [number, inode] : context.inodes) {
     if (format::generation_is_later(inode.generation, inode_file.generation)) inode_file.generation = inode.generation;

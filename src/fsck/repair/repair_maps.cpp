@@ -1,4 +1,4 @@
-// File maps: what of the old one can stay, copies of what two files share, and maps of new files.
+// File maps: the parts of the old one that can stay, copies of pages that two files share, and maps of new files.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -72,7 +72,7 @@ class MapRepair {
     return rewrite_slots(is_own ? pointer : BlockPointer::hole(), *page, level, index);
   }
 
-  // `kept` is the block whose content `page` is, if it may stay. Empty ones stay.
+  // `kept` is the block with the content of `page` if it may stay. Empty ones stay.
   BlockPointer rewrite_slots(BlockPointer kept, PageBuffer& page, u32 level, u64 index) {
     auto* slots = reinterpret_cast<BlockPointer*>(page.bytes);
     bool changed = kept.is_hole();
@@ -111,7 +111,7 @@ class MapRepair {
     return {address | tags};
   }
 
-  // A large block of which a part belongs to somebody else becomes 512 smaller ones.
+  // A large block of which a part belongs to another file becomes 512 smaller ones.
   BlockPointer split(BlockPointer pointer, u32 level, u64 index) {
     const auto page = std::make_unique<PageBuffer>();
     auto* slots = reinterpret_cast<BlockPointer*>(page->bytes);

@@ -1,4 +1,4 @@
-// What lies outside the logical space: bitmaps, chunk headers, chunk maps, chunk tree, superblocks.
+// Structures outside the logical space: bitmaps, chunk headers, chunk maps, chunk tree, superblocks.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -15,7 +15,7 @@ namespace gpu4fs::fsck::repair {
 
 namespace {
 
-// Writes the slot that does not count, so that the other one does until the superblocks are written.
+// Writes the unused slot, so the current one stays valid until the superblocks are written.
 u64 write_other_slot(pool::DeviceFile& file, const pool::BitmapPlace& place, u32 counting_slot, const BitWords& words,
                      const std::vector<u64>& table, u64 epoch) {
   GPU4FS_CHECK_EQ(words.size() * sizeof(u64), place.bitmap_pages * page_size);
@@ -59,7 +59,7 @@ class MediumRepair {
       const check::ChunkUse& use = context_.old_state.chunks[chunk];
       const BitWords& claimed = context_.pages.claimed(chunk);
       for (std::size_t i = 0; i < claimed.size(); ++i) {
-        // Pages that were replaced were reached; only others are news.
+        // Replaced pages were reached; only the others are reported.
         freed += static_cast<u64>(std::popcount(use.allocated[i] & ~claimed[i] & ~use.reached[i]));
         added += static_cast<u64>(std::popcount(claimed[i] & ~use.allocated[i] & use.reached[i]));
       }
@@ -82,7 +82,7 @@ class MediumRepair {
 
   HeaderReader& headers() { return *context_.old_state.reader.headers(); }
 
-  // Those that new pages have, and those that no column has as they should be.
+  // Those of new pages, and those that no column has intact.
   std::map<u64, PageBuffer> changed_descriptors(u32 chunk) {
     std::map<u64, PageBuffer> changed = context_.pages.descriptor_pages(chunk);
     const u64 count = format::chunk_layout(context_.old_state.reader.chunk_page_count(chunk)).descriptor_pages;
@@ -93,7 +93,7 @@ class MediumRepair {
     return changed;
   }
 
-  // Bitmap, table and the pages of descriptors that change. Answers the checksum of the slot.
+  // Writes bitmap, table and the changed pages of descriptors. Returns the checksum of the slot.
   u64 write_slots(u32 chunk, const std::map<u64, PageBuffer>& changed) {
     const format::ChunkDescriptor& descriptor = context_.pool.chunks[chunk].descriptor;
     const format::ChunkLayout layout = format::chunk_layout(descriptor.size_bytes / page_size);
@@ -135,14 +135,14 @@ class MediumRepair {
     }
   }
 
-  // One page, unless it is what it should be.
+  // Writes one page, unless it already has this content.
   static void replace(pool::DeviceFile& file, u64 offset, const void* page) {
     PageBuffer before;
     try {
       file.read_at(offset, &before, sizeof(before));
       if (std::memcmp(&before, page, page_size) == 0) return;
     } catch (const pool::PoolError&) {
-      // Writing may bring it back.
+      // Writing may restore it.
     }
     file.write_at(offset, page, page_size);
   }
@@ -201,7 +201,7 @@ class MediumRepair {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME, &now);
     superblock.checkpoint_time = format::encode_time(now.tv_sec, static_cast<u32>(now.tv_nsec));
-    // Nothing that lies in the log now is a record any more.
+    // After this, nothing in the log is a valid record.
     superblock.log_seed = random_number<u64>();
     for (pool::OpenedDevice& device : context_.pool.devices) {
       if (!device.is_here()) continue;
@@ -217,7 +217,7 @@ class MediumRepair {
   u64 slot_sum_ = 0;
 };
 
-// The content of a column's slot that counts is written from the good one, whose header is the area's.
+// Writes the content of a column's current slot from the good one, whose header is that of the area.
 class HeaderCopies {
  public:
   HeaderCopies(RepairContext& context, u32 chunk)

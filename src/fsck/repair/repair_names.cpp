@@ -1,4 +1,4 @@
-// Directories: which names stay, what goes to lost+found, and the pages of directories that are built anew.
+// Directories: which names stay, what is moved to lost+found, and the pages of rebuilt directories.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -75,7 +75,7 @@ class NamesRepair {
     context_.note_inode(number, fmt::format("name \"{}\": {}", format::escape_name(name.text), why));
   }
 
-  // Names of every readable leaf, whatever leads to it.
+  // Names in every readable leaf, independent of the path to it.
   void collect(u64 number, const format::Inode& inode) {
     DirectoryState& directory = context_.directories[number];
     directory.is_rebuilt |= context_.suspects.contains(number);
@@ -136,7 +136,7 @@ class NamesRepair {
     directory.names = std::move(kept);
   }
 
-  // A directory keeps the name in the parent that it knows, else its first.
+  // A directory keeps the name in the parent that it records, otherwise its first name.
   void drop_second_names() {
     std::map<u64, u64> homes;
     for (const auto& [number, directory] : context_.directories) {
@@ -187,7 +187,7 @@ class NamesRepair {
   void save_lost() {
     std::vector<u64> numbers;
     for (const auto& [number, inode] : context_.inodes) numbers.push_back(number);
-    // Trees without a name first: what hangs below them is not lost.
+    // Trees without a name first: everything below them is not lost.
     for (const u64 number : numbers) {
       const bool is_tree = context_.directories.contains(number);
       if (number != root && name_counts_[number] == 0 && !context_.orphans.contains(number) && is_tree) save(number);
@@ -204,7 +204,7 @@ class NamesRepair {
     }
   }
 
-  // Of a directory that contains itself.
+  // For a directory that contains itself.
   void leave_parent(u64 number) {
     const u64 parent = parents_.at(number);
     Names& names = context_.directories[parent].names;
@@ -266,7 +266,8 @@ class NamesRepair {
       if (is_directory(inode)) {
         links = has_name ? 2 + subdirectories[number] : 0;
         set_directory(number, inode);
-        // What looks like an orphan may lack pages, which is no damage; with a name or names it is none.
+        // A directory that looks like an orphan may lack pages without being damaged; with names in it, or a name of
+        // its own, it is not an orphan.
         DirectoryState& directory = context_.directories[number];
         const bool is_emptied = !has_name && directory.names.empty();
         if (inode.link_count == 0 && directory.lacks_pages && !is_emptied) directory.is_rebuilt = true;

@@ -23,7 +23,7 @@ pool::OpenPoolOptions open_options(const RepairOptions& options, bool read_only)
   pool::OpenPoolOptions open;
   open.device_paths = options.device_paths;
   open.read_only = read_only;
-  open.repairs_tree = false;  // it is said and done with the rest
+  open.repairs_tree = false;  // the repair writes them itself
   return open;
 }
 
@@ -33,7 +33,7 @@ void tell(const RepairOptions& options, RepairResult& result, const std::string&
   if (options.on_repair) options.on_repair(place, text);
 }
 
-// The operations that wait, as a mount would carry them out. PoolError.
+// Replays the waiting operations, as a mount would. PoolError.
 u64 replay(const RepairOptions& options, bool drop_damaged) {
   session::ServerOptions recovery;
   recovery.device_paths = options.device_paths;
@@ -58,7 +58,7 @@ WaitingLog look_at_log(const RepairOptions& options) {
   }
 }
 
-// What a mount would carry out first is carried out first, as far as it can be. True: the rest is given up.
+// First replays as much as possible of the log that a mount would replay. True: the rest is dropped.
 bool replay_log(const RepairOptions& options, RepairResult& result) {
   const WaitingLog log = look_at_log(options);
   if (log.is_empty) return false;
@@ -89,8 +89,8 @@ bool replay_log(const RepairOptions& options, RepairResult& result) {
   return true;
 }
 
-// A complete check of the old state, with the directories in which it found something. Contents of files are left
-// out: nothing can be done about them.
+// A complete check of the old state, which collects the directories with findings. The contents of files are not
+// checked, because they cannot be repaired.
 class OldState {
  public:
   OldState(const RepairOptions& options, const pool::OpenedPool& pool)
@@ -160,7 +160,7 @@ class OldState {
   std::unordered_set<u64> orphans_;
 };
 
-// In front of the log: no engine carries it out on a pool with a lost bitmap.
+// Before the log is replayed: no engine replays it on a pool with a lost bitmap.
 void restore_slots(const RepairOptions& options, RepairResult& result) {
   pool::OpenedPool pool = pool::open_pool(open_options(options, options.dry_run));
   if (!repair::has_lost_slots(pool)) return;
