@@ -1,4 +1,4 @@
-// Large files: written from and read into host memory, and read into GPU memory.
+// Large files: writes from and reads into host memory, and reads into GPU memory.
 #include <fmt/format.h>
 
 #include <barrier>
@@ -31,7 +31,7 @@ constexpr double read_ratio_min = 0.8;
 constexpr double device_ratio_min = 0.9;
 constexpr double cpu_s_per_gb_max = 0.05;
 
-// Clients that work side by side, each from a thread of its own.
+// Clients that work concurrently, each in a thread of its own.
 class ClientGroup {
  public:
   ClientGroup(BenchContext& context, u32 count) {
@@ -48,7 +48,7 @@ class ClientGroup {
     double seconds;
     double cpu_seconds;  // of the whole machine
   };
-  // `work` for every client at the same time; from the common start to the last end.
+  // Runs `work` for every client at the same time. The cost is from the common start to the last end.
   Cost run(const std::function<void(BenchClient&, u32)>& work) {
     std::mutex mutex;
     std::exception_ptr failure;
@@ -110,7 +110,7 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
       check_pattern(client.buffer(), i, 0, length / page_size);
       client.unlink(format::inode_number_root, name(i));
     });
-    clients[0].sync();  // the space of this round is free for the next but one
+    clients[0].sync();  // the space of this round is free for the round after the next one
     if (repeat == 0) continue;
     rates.write_gb_per_s.push_back(gigabytes / written.seconds);
     rates.synced_gb_per_s.push_back(gigabytes / (written.seconds + sync_seconds));
@@ -140,10 +140,9 @@ void add_rate(BenchContext& context, const char* name, std::string what, const s
   set_samples(row, samples);
   row.limit = limit;
   row.limit_what = context.limits.what;
-  // A figure above the limit would mean that one of the two was measured wrongly.
+  // A value above the limit means that one of the two measurements is wrong.
   if (limit > 0 && row.value > 1.05 * limit) {
-    if (!context.on_gpu) {  // a shared machine was busy while the limit was measured: there is no
-                            // ratio
+    if (!context.on_gpu) {  // a shared machine was busy while the limit was measured: there is no ratio
       row.limit = 0;
       row.remark = fmt::format("limit measured as {:.2g} GB/s", limit);
       context.result.rows.push_back(std::move(row));
@@ -162,7 +161,7 @@ void bench_first_touch(BenchContext& context) {
   const u64 length = context.scale.file_bytes;
   BenchClient client(frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(client.buffer(), 0, 0, length / page_size);
-  const u64 file_count = client.available_bytes() / length - 1;  // a file's worth stays free
+  const u64 file_count = client.available_bytes() / length - 1;  // the space of one file stays free
   std::vector<double> rates;
   for (u64 i = 0; i < file_count; ++i) {
     const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", i));
@@ -210,7 +209,7 @@ void bench_read_device(BenchContext& context) {
   fill_pattern(writer.buffer(), 0, 0, length / page_size);
   const u64 inode = writer.create(format::inode_number_root, "device-read");
   writer.stream(wire::Opcode::write, inode, length, context.scale.command_bytes(), in_flight, writer.buffer_address(0));
-  void* device = allocate_device(length);  // freed with the process: freeing waits for the service kernel
+  void* device = allocate_device(length);  // freed with the process: a free would wait for the service kernel
   server::LocalSession local = context.server.open_session(BenchClient::control_bytes + page_size);
   const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
   const Status added = context.server.engine().add_buffer(session->index(), buffer, device, length);

@@ -1,6 +1,6 @@
 // gpu4fs bench btrfs: one large file, fsync included, on mounted pools with redundancy and on btrfs of the same level
-// over loop devices, all devices files of the same medium; round by round in turn. Bandwidth, and CPU time of the
-// machine. After that it does the same through rings (bench/btrfs_ring.hpp).
+// over loop devices. All devices are files on the same medium, and the rounds alternate. Measures bandwidth and CPU
+// time of the machine. Then it does the same through rings (bench/btrfs_ring.hpp).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -31,13 +31,13 @@ constexpr u32 device_count = 4;
 constexpr const char* profiles[] = {"raid0", "raid1", "raid5", "raid6"};
 
 struct Samples {
-  std::vector<double> write;  // GB/s, the fsync included
+  std::vector<double> write;  // GB/s, including the fsync
   std::vector<double> read;
   std::vector<double> write_cpu;  // s/GB
   std::vector<double> read_cpu;
 };
 
-// Calls of 1 MiB from or into `bytes`; the CPU seconds of the machine that they took go to `cpu`.
+// Calls of 1 MiB from or into `bytes`; the machine's CPU seconds for them are stored in `cpu`.
 double transfer(const std::string& path, u8* bytes, u64 length, bool writes, double* cpu) {
   const double cpu_began = machine_cpu_seconds();
   const double began = now_seconds();
@@ -59,7 +59,7 @@ double transfer(const std::string& path, u8* bytes, u64 length, bool writes, dou
   return seconds;
 }
 
-// Written, the mount taken down and set up again, so that nothing comes from a cache, read and compared.
+// Writes, unmounts and mounts again, so nothing comes from a cache; then reads and compares.
 void run_round(Mount& mount, u64 length, Samples& samples) {
   std::vector<u64> content(length / 8);
   auto* bytes = reinterpret_cast<u8*>(content.data());
@@ -96,7 +96,7 @@ void add_row(BenchResult& result, const std::string& name, std::string what, con
   result.rows.push_back(std::move(row));
 }
 
-// Nothing is in `peer` where btrfs cannot be had.
+// `peer` is empty if btrfs is not available.
 void add_rows(BenchResult& result, const std::string& profile, const std::string& engine, u64 length,
               const Samples& own, const Samples& peer) {
   const std::string where =

@@ -1,5 +1,4 @@
-// btrfs as the peer of pools with redundancy, mounted as a user would. Private to the tools; needs root and
-// btrfs-progs.
+// btrfs as the peer of pools with redundancy, mounted as by a user. Private to the tools; needs root and btrfs-progs.
 #pragma once
 
 #include <fmt/format.h>
@@ -65,7 +64,7 @@ class BtrfsMount final : public Mount {
     for (const std::string& device : devices_) {
       try {
         run_program({"losetup", "--detach", device}, true);
-      } catch (const std::runtime_error&) {  // the kernel detaches it when it is no longer used
+      } catch (const std::runtime_error&) {  // the kernel detaches it when it is not in use
       }
     }
     devices_.clear();

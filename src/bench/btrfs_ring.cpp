@@ -30,10 +30,10 @@ constexpr double cpu_parity_ratio_min = 1;
 
 struct WriteSamples {
   std::vector<double> gb_per_s;
-  double cpu_s_per_gb = 0;  // of the whole machine; over all rounds, since the system counts in ticks of 10 ms
+  double cpu_s_per_gb = 0;  // of the whole machine; over all rounds, because the system counts in ticks of 10 ms
 };
 
-using SamplesByCount = std::map<u32, WriteSamples>;  // by the number of files written side by side
+using SamplesByCount = std::map<u32, WriteSamples>;  // by the number of files written concurrently
 
 void write_and_sync(const std::string& path, const u8* bytes, u64 length) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -63,7 +63,7 @@ void read_and_check(const std::string& path, u32 index, std::vector<u64>& conten
   check_pattern(bytes, index, 0, length / page_size);
 }
 
-// The first round, in which both first touch their memory, is not counted.
+// The first round, in which both touch their memory for the first time, is not counted.
 WriteSamples measure_btrfs(BtrfsMount& mount, u32 count, const BenchScale& scale) {
   WriteSamples samples;
   std::vector<std::vector<u64>> contents(count, std::vector<u64>(scale.file_bytes / sizeof(u64)));
@@ -107,7 +107,7 @@ SamplesByCount measure_ring_level(const BenchLevel& level, bool on_gpu, const Be
                                   const std::vector<u32>& counts, BenchResult& result) {
   session::ServerOptions options;
   options.engine = on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu;
-  options.commit_interval_s = 0;  // checkpoints happen where a sync asks for them
+  options.commit_interval_s = 0;  // checkpoints happen only when a sync requests them
   RaidPool pool(level, 4 * scale.file_count * scale.file_bytes, options);
   SamplesByCount samples;
   {
@@ -142,7 +142,7 @@ BenchRow row_of(std::string name, std::string what, const char* unit, const std:
   return row;
 }
 
-// What is required holds against a peer only.
+// A requirement applies only if there is a peer.
 void require(BenchRow& row, Requirement requirement, double required) {
   if (row.limit_what.empty()) return;
   row.requirement = requirement;

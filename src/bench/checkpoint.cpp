@@ -1,6 +1,5 @@
-// How long a checkpoint keeps others from changing anything: a client changes a file's times over
-// and over while checkpoints of freshly written data run; its longest call during each of them is
-// the pause.
+// How long a checkpoint delays changes: a client changes a file's times repeatedly while checkpoints of freshly written
+// data run. Its longest call during each of them is the pause.
 #include <fmt/format.h>
 
 #include <algorithm>

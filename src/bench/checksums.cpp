@@ -1,4 +1,4 @@
-// What checksums of data cost: the same files on a pool with and on one without, in turn.
+// The cost of checksums of data: the same files alternately on a pool with and on a pool without checksums.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct Rates {
   std::vector<double> read;
 };
 
-// Each mount has memory to register with the GPU, or page by page with the CPU, when it is first used. Pools with
-// checksums use more of it before they come back to the same pages, so all of it is used first.
+// At its first use, memory of a mount has to be registered with the GPU, or faulted in by the CPU. Pools with checksums
+// use more of it before they return to the same pages, so all of it is used beforehand.
 void add_round(const BenchScale& scale, const Limits& limits, session::ServerOptions options, const MemoryPool& pool,
                BenchResult& result, Rates& rates) {
   options.device_paths = pool.paths();

@@ -1,5 +1,5 @@
-// A benchmark's client: a session with the pieces of commands that the measurements need, and the
-// content of their files. Host only. Errors are std::runtime_error with the command and the status.
+// A benchmark's client: a session with the commands that the measurements need, and the content of their files. Host
+// only. Errors are std::runtime_error with the command and the status.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace gpu4fs::bench {
 
-// Byte content of test files: page `page` of file `file`. Every 8-byte word of a pool differs.
+// The content of test files: page `page` of file `file`. All 8-byte words of a pool are different.
 void fill_pattern(void* to, u64 file, u64 first_page, u64 page_count);
-// Throws when a byte differs.
+// Throws if a byte differs.
 void check_pattern(const void* content, u64 file, u64 first_page, u64 page_count);
 
 class BenchClient {
  public:
-  // Bytes in front of buffer() for names and attributes.
+  // Bytes before buffer() for names and attributes.
   static constexpr u64 control_bytes = 64 * 1024;
 
   explicit BenchClient(client::Session session) : session_(std::move(session)) {}
@@ -27,22 +27,22 @@ class BenchClient {
   u64 buffer_bytes() const { return session_.data_bytes() - control_bytes; }
   u64 buffer_address(u64 offset) { return session_.address_of(buffer() + offset); }
 
-  // Creates a file or directory in a directory; the inode's number.
+  // Creates a file or directory in a directory. Returns the inode's number.
   u64 create(u64 directory, const std::string& name);
   u64 make_directory(u64 directory, const std::string& name);
   void unlink(u64 directory, const std::string& name);
   void set_times(u64 inode);
   void sync();
-  u64 available_bytes();  // of the pool, for everybody
+  u64 available_bytes();  // of the pool, for ordinary users
 
-  // read or write of `length` bytes between a file and memory at ring address `data`.
+  // A read or write of `length` bytes between a file and memory at ring address `data`.
   static wire::Command transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length, u64 data);
-  // The whole of [0, length) in commands of `step` bytes, `in_flight` at a time. `data` is the ring
-  // address of byte 0.
+  // Transfers the whole of [0, length) in commands of `step` bytes, `in_flight` at a time. `data` is the ring address
+  // of byte 0.
   void stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight, u64 data);
 
   client::Reply call(const wire::Command& command, const char* what);
-  // A command with a name in a directory; attributes go to the control area.
+  // A command with a name in a directory; its attributes are written to the control area.
   wire::Command named(wire::Opcode opcode, u64 directory, const std::string& name);
 
  private:

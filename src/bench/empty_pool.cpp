@@ -1,4 +1,4 @@
-// What an empty pool costs that is much larger than memory should be: checking it, mounting it, and memory meanwhile.
+// The cost of an empty pool that is much larger than the memory it should use: check, mount, and memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ u64 available_bytes() {
   throw std::runtime_error("/proc/meminfo has no line MemAvailable");
 }
 
-// The memory of the machine that comes into use between construction and peak_gb().
+// The machine's memory that is allocated between construction and peak_gb().
 class MemoryWatch {
  public:
   MemoryWatch() : least_(available_bytes()), before_(least_) {
@@ -62,7 +62,7 @@ class MemoryWatch {
     if (thread_.joinable()) thread_.join();
   }
 
-  u64 least_;  // the thread's until it has ended
+  u64 least_;  // belongs to the thread until it has ended
   const u64 before_;
   std::atomic<bool> ends_{false};
   std::thread thread_;

@@ -1,4 +1,4 @@
-// Removing all files of a full pool, held against removing as many files from a pool that they fill half.
+// Removes all files of a full pool, compared with removing the same number of files from a pool that they fill half.
 #include <fmt/format.h>
 
 #include <array>
@@ -28,7 +28,7 @@ std::string empty_file_name(u32 client, u32 i) {
   return fmt::format("empty{}.{}", client, i);
 }
 
-// Empty files of client `number` until there is no space, or `wanted` of them.
+// Creates empty files of client `number` until there is no space, or `wanted` of them.
 u32 fill_with_empty_files(BenchClient& client, u32 number, u32 wanted) {
   u32 count = 0;
   while (count < wanted) {
@@ -54,7 +54,7 @@ struct Emptied {
   double removed_per_s;
 };
 
-// A pool of its own, made, filled, emptied.
+// Makes, fills and empties a pool.
 Emptied empty_pool(session::ServerOptions options, u64 pool_bytes, const FileCounts& wanted) {
   const MemoryPool pool({.device_bytes = pool_bytes, .device_count = 1});
   options.device_paths = pool.paths();
@@ -85,7 +85,7 @@ Emptied empty_pool(session::ServerOptions options, u64 pool_bytes, const FileCou
 }  // namespace
 
 void bench_emptying(const BenchScale& scale, session::ServerOptions options, BenchResult& result) {
-  options.commit_interval_s = session::ServerOptions{}.commit_interval_s;  // as a mount has it
+  options.commit_interval_s = session::ServerOptions{}.commit_interval_s;  // the default of a mount
   std::vector<double> full;
   std::vector<double> half;
   u32 file_count = 0;

@@ -1,7 +1,6 @@
-// gpu4fs bench fuse: the CPU engine through FUSE on two CPUs against libfuse's passthrough file
-// systems over tmpfs, which do nothing but hand requests on. The same steps on both, the mounts
-// taken down and set up again before anything is read, so that nothing comes from the kernel's
-// caches.
+// gpu4fs bench fuse: the CPU engine through FUSE on two CPUs, compared with libfuse's passthrough file systems over
+// tmpfs, which only pass requests on. Both execute the same steps. They are unmounted and mounted again before anything
+// is read, so nothing comes from the kernel's caches.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -36,7 +35,7 @@ constexpr double ratio_min = 0.7;
 constexpr u64 call_bytes = 1 << 20;
 constexpr const char* example_folder = "/usr/share/doc/libfuse3-dev/examples";
 
-// passthrough has the whole tree below its mount point, passthrough_ll takes -o source.
+// passthrough shows the whole tree below its mount point; passthrough_ll uses -o source.
 class PeerMount final : public Mount {
  public:
   PeerMount(std::string program, std::string data_folder, std::string folder)
@@ -160,7 +159,7 @@ void run_round(Mount& mount, const FuseScale& scale, Samples& samples) {
   mount.down();
 }
 
-// Round by round in turn, so that a machine that changes its pace does so for all.
+// The rounds alternate, so changes of the machine's speed affect all.
 std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts, const FuseScale& scale) {
   std::vector<Samples> samples(mounts.size());
   for (u32 round = 0; round <= scale.rounds; ++round) {
@@ -172,7 +171,7 @@ std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts, 
   return samples;
 }
 
-// Compiles one of the examples that Debian's libfuse3-dev brings.
+// Compiles one of the examples in Debian's libfuse3-dev.
 std::string build_example(const std::string& name, const std::string& folder) {
   const std::string source = fmt::format("{}/{}.c", example_folder, name);
   if (!filesystem::exists(source)) {
@@ -242,7 +241,7 @@ int bench_fuse(const BenchFuseOptions& options) {
     samples = measure(mounts, scale);
   }
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    // The first is what the goal names; the others are for comparison.
+    // The requirement refers to the first one; the others are for comparison.
     add_rows(result, samples[0], samples[i + 1], filesystem::path(peers[i]).filename().string(), i == 0);
   }
   print_rows(result);

@@ -1,4 +1,4 @@
-// Small commands one at a time; and what the engine costs when idle.
+// Small commands one at a time, and the cost of an idle engine.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void add_latency(BenchContext& context, const char* name, const char* what, cons
   }
 }
 
-// Calls the command `count` times after a tenth of it for warming up.
+// Calls the command `count` times, after a warm-up of a tenth of that.
 std::vector<double> time_calls(u32 count, const SmallCommand& command) {
   std::vector<double> samples_us;
   samples_us.reserve(count);
@@ -96,7 +96,7 @@ void bench_latency(BenchContext& context) {
 void bench_idle(BenchContext& context) {
   BenchClient client(frontend::open_local_session(context.server, BenchClient::control_bytes + page_size));
   if (context.on_gpu) {
-    // Busy: a thread keeps the engine at work while the probe looks for free multiprocessors.
+    // Busy: a thread keeps the engine working while the probe looks for free multiprocessors.
     std::atomic<bool> stop{false};
     std::thread worker([&] {
       wire::Command noop{};

@@ -1,4 +1,4 @@
-// The build without CUDA; with it bench_limits_cuda.cu has these functions.
+// For builds without CUDA; otherwise bench_limits_cuda.cu has these functions.
 #include "bench/limits.hpp"
 
 #if !GPU4FS_WITH_CUDA

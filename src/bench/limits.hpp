@@ -1,6 +1,5 @@
-// What the GPU can do at best: bare kernels and allocations that the benchmark holds the engine
-// against. Host only; without CUDA in the build gpu_problem() says so and nothing else may be
-// called.
+// The limits of the GPU: bare kernels and allocations with which the benchmark compares the engine. Host only. In a
+// build without CUDA gpu_problem() says so, and nothing else may be called.
 #pragma once
 
 #include <memory>
@@ -16,10 +15,9 @@ std::string gpu_problem();
 
 enum class CopyPath { host_to_host, host_to_device, device_to_host };
 
-// Zero-copy kernels: the GPU's threads load from one registered buffer and store to another, four
-// 16-byte loads in flight a thread, 8 blocks of 1024 threads, as many as the engine may use.
-// Buffers are shared memory (memfd), registered and touched beforehand, or VRAM. Throws
-// std::runtime_error.
+// Zero-copy kernels: the GPU's threads load from one registered buffer and store to another, with four 16-byte loads in
+// flight for each thread and 8 blocks of 1024 threads, as many as the engine may use. Buffers are shared memory
+// (memfd), registered and touched beforehand, or VRAM. Throws std::runtime_error.
 class GpuLimits {
  public:
   explicit GpuLimits(u64 length_bytes);
@@ -27,13 +25,13 @@ class GpuLimits {
   GpuLimits(const GpuLimits&) = delete;
   GpuLimits& operator=(const GpuLimits&) = delete;
 
-  // Seconds for one pass over the buffer, timed by the host around launch and completion. The
-  // result is compared byte by byte with the source afterwards.
+  // Seconds for one pass over the buffer, measured on the host around launch and completion. Then the result is
+  // compared byte by byte with the source.
   double copy_seconds(CopyPath path);
-  // The same for writing rows from host memory to host memory; `extra` is what second copies and parities must be
-  // then, `extra_bytes` of it.
+  // The same for writing rows from host memory to host memory. `extra` are the expected second copies and parities,
+  // `extra_bytes` their size.
   double row_seconds(const RowShape& shape, const u8* extra, u64 extra_bytes);
-  // Of the source, for computing that.
+  // The source, from which the caller computes them.
   const u8* source() const;
 
  private:
@@ -49,10 +47,9 @@ void zero_device(void* device, u64 length_bytes);
 
 struct ProcessorCount {
   u32 total;
-  u32 free;  // took a whole block of a probe kernel at once
+  u32 free;  // those that ran a whole block of a probe kernel at once
 };
-// Multiprocessors of the GPU on which no other kernel has a block: a probe wants each of them
-// whole.
+// Multiprocessors of the GPU on which no other kernel has a block: a block of the probe needs a whole one.
 ProcessorCount count_free_processors();
 
 }  // namespace gpu4fs::bench

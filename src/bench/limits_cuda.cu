@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(thread_count)
   copy_rows(Warp{}, from, to, extra, first, gridDim.x * warps_per_block, page_count, shape);
 }
 
-// Blocks that need a whole multiprocessor announce themselves and wait for a while, so that no two
-// of them run on the same one.
+// Blocks that need a whole multiprocessor announce themselves and wait for a while, so no two of them run on the same
+// one.
 __global__ void __launch_bounds__(thread_count) probe_kernel(unsigned* arrived, u64 wait_ns) {
   extern __shared__ u8 whole[];
   if (threadIdx.x != 0) return;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(thread_count) probe_kernel(unsigned* arrived, 
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
   u64 first = atomicCAS(reinterpret_cast<unsigned long long*>(arrived), 0ull, static_cast<unsigned long long>(begin));
   if (first == 0) first = begin;
-  // Those that start after the first ones have ended found no free multiprocessor.
+  // Blocks that start after the first ones have ended found no free multiprocessor.
   if (begin < first + wait_ns / 2) atomicAdd(&arrived[2], 1u);
   do {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -107,7 +107,7 @@ struct GpuLimits::Buffers {
   u64 length;
   SharedBuffer source;
   SharedBuffer destination;
-  std::unique_ptr<SharedBuffer> extra;  // second copies and parities, once they are wanted
+  std::unique_ptr<SharedBuffer> extra;  // second copies and parities, when they are needed
   void* device = nullptr;
   cudaStream_t stream = nullptr;
 };
@@ -202,7 +202,7 @@ ProcessorCount count_free_processors() {
   require(cudaFuncSetAttribute(probe_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
           "probe kernel");
   cudaStream_t stream = nullptr;
-  // Kept for ever: freeing it would wait for the service kernel.
+  // Never freed: a free would wait for the service kernel.
   static unsigned* state = nullptr;
   unsigned result[3] = {};
   require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");

@@ -1,4 +1,4 @@
-// gpu4fs-bench, which `gpu4fs bench` starts: measurements against limits taken in the same run.
+// gpu4fs-bench, which `gpu4fs bench` starts: measurements compared with limits that are measured in the same run.
 #include <fmt/format.h>
 
 #include <algorithm>

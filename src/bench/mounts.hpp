@@ -1,4 +1,4 @@
-// What benchmarks of mounts share: programs, folders, and a pool as a mounted directory. Private to the tools.
+// Shared parts of benchmarks of mounts: programs, folders, and a pool as a mounted directory. Private to the tools.
 #pragma once
 
 #include <stdlib.h>
@@ -17,11 +17,11 @@ namespace gpu4fs::bench {
 // Throws std::runtime_error with errno's text.
 [[noreturn]] void fail_by_errno(const std::string& what);
 
-// `quiet`: what it prints is thrown away. std::runtime_error if it cannot be started.
+// `quiet`: its output is discarded. std::runtime_error if it cannot be started.
 pid_t start_program(const std::vector<std::string>& words, bool quiet = false);
-// And waits for it. std::runtime_error if it fails.
+// Starts it and waits for it. std::runtime_error if it fails.
 void run_program(const std::vector<std::string>& words, bool quiet = false);
-// Its standard output.
+// Returns its standard output.
 std::string program_output(const std::vector<std::string>& words);
 
 class TemporaryFolder {
@@ -40,7 +40,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// A served directory; mounting and unmounting by programs, as users do.
+// A served directory that programs mount and unmount, as for users.
 class Mount {
  public:
   virtual ~Mount() = default;
@@ -61,7 +61,7 @@ class Mount {
 
 class PoolMount final : public Mount {
  public:
-  // Four devices in `data_folder`, together of `pool_bytes`; `options` for the mount.
+  // Four devices in `data_folder` with `pool_bytes` in total; `options` are for the mount.
   PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options = "engine=cpu",
             const std::string& profile = "single");
   ~PoolMount() override;

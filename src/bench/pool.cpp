@@ -28,7 +28,7 @@ MemoryPool::MemoryPool(const MemoryPoolOptions& options) {
   pool::make_pool(make);
   paths_ = make.device_paths;
   if (options.is_sparse) return;
-  // Memory is allocated now, not while something is measured.
+  // Memory is allocated here and not during a measurement.
   for (const std::string& path : make.device_paths) {
     const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     const int error = file < 0 ? errno : ::posix_fallocate(file, 0, static_cast<off_t>(options.device_bytes));

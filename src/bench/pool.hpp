@@ -13,7 +13,7 @@ struct MemoryPoolOptions {
   bool data_checksums = true;
   u32 device_count = 4;
   std::string profile = "single";
-  bool is_sparse = false;  // memory is not allocated before it is used
+  bool is_sparse = false;  // memory is allocated at its first use
 };
 
 // Device files in a folder of their own in /dev/shm, removed at the end.

@@ -1,5 +1,5 @@
-// gpu4fs bench programs: databases on a mount with the CPU engine and on ext4 over a loop device, the files of both on
-// the same medium; round by round in turn.
+// gpu4fs bench programs: databases on a mount with the CPU engine and on ext4 over a loop device, with the files of
+// both on the same medium; the rounds alternate.
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -48,7 +48,7 @@ class LoopMount final : public Mount {
     if (is_up_) ::umount2(folder_.c_str(), MNT_DETACH);
     try {
       if (!device_.empty()) run_program({"losetup", "--detach", device_}, true);
-    } catch (const std::runtime_error&) {  // the kernel detaches it when it is no longer used
+    } catch (const std::runtime_error&) {  // the kernel detaches it when it is not in use
     }
   }
   void up() override {
@@ -111,7 +111,7 @@ void run_sqlite(Mount& mount, const std::string& folder, const ProgramScale& sca
   }
 }
 
-// The newest version that is installed as Debian does it.
+// The newest version that is installed in Debian's folders.
 std::string find_postgres() {
   std::string found;
   std::error_code error;
@@ -124,7 +124,7 @@ std::string find_postgres() {
   return found;
 }
 
-// A database on the mount, served to sockets in `folder`.
+// A database on the mount with its sockets in `folder`.
 class PostgresServer {
  public:
   PostgresServer(std::string programs, const std::string& mount, std::string folder)
@@ -228,7 +228,7 @@ int bench_programs(const BenchProgramsOptions& options) {
   const ProgramScale scale = options.quick ? ProgramScale{200, 2, 3} : ProgramScale{1000, 5, 10};
   BenchResult result = new_result("programs", "cpu", options.quick);
   const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
-  // Other users have to reach the mounts.
+  // Other users must be able to reach the mounts.
   if (::chmod(folder.path().c_str(), 0755) != 0) fail_by_errno(folder.path());
   PoolMount own(folder.path() + "/pool", folder.path() + "/mount", medium_bytes, "engine=cpu,allow_other");
   LoopMount peer(folder.path() + "/loop", folder.path() + "/ext4");

@@ -1,5 +1,5 @@
-// What redundancy costs: large files on pools of all levels against a loop that only copies pages and computes the
-// same parities, reading without some of the devices, and small overwrites against raid0.
+// The cost of redundancy: large files on pools of all levels, compared with a loop that only copies pages and computes
+// the same parities; reads without some of the devices; and small overwrites, compared with raid0.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void touch_memory(server::PoolServer& server, const BenchScale& scale) {
   BenchClient client(frontend::open_local_session(server, length + BenchClient::control_bytes));
   fill_pattern(client.buffer(), 0, 0, length / page_size);
   u32 count = 0;
-  // In ever smaller files: a GPU needs 0.4 s a GiB to get to know the memory that they leave.
+  // In files of decreasing size: a GPU needs 0.4 s a GiB to register the memory that they leave.
   for (u64 part = length; part >= length / 16; part /= 2) {
     for (; client.available_bytes() >= 2 * part; ++count) {
       const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", count));
@@ -50,7 +50,7 @@ constexpr double write_ratio_min = 0.85;
 constexpr double degraded_ratio_min = 0.5;
 constexpr double overwrite_ratio_min = 0.3;
 constexpr u32 overwrites_in_flight = 16;
-constexpr u64 overwrites_per_sync = 1024;  // what was overwritten is free again after a checkpoint
+constexpr u64 overwrites_per_sync = 1024;  // overwritten pages are free again after a checkpoint
 
 u64 extra_bytes(const RowShape& shape, u64 length) {
   if (shape.copy_count > 1) return length;
@@ -58,7 +58,7 @@ u64 extra_bytes(const RowShape& shape, u64 length) {
   return rows * shape.parity_count * page_size;
 }
 
-// By all CPUs, as the CPU engine has them. Seconds.
+// On all CPUs, like the CPU engine. Returns seconds.
 double copy_rows_by_threads(const u8* from, u8* to, u8* extra, u64 length, const RowShape& shape) {
   const unsigned thread_count = std::max(1u, std::thread::hardware_concurrency());
   const double began = now_seconds();
@@ -70,7 +70,7 @@ double copy_rows_by_threads(const u8* from, u8* to, u8* extra, u64 length, const
   return now_seconds() - began;
 }
 
-// GB/s of writing rows of the level at best, the engine's own device doing it; no engine runs.
+// The greatest rate in GB/s of writing rows of the level, on the engine's processor; no engine runs.
 double measure_row_limit(const BenchLevel& level, u64 length, bool on_gpu) {
   std::unique_ptr<GpuLimits> gpu = on_gpu ? std::make_unique<GpuLimits>(length) : nullptr;
   std::vector<u64> source(length / 8);
@@ -113,7 +113,7 @@ void measure_writes(RaidPool& pool, const BenchScale& scale, const Limits& limit
   pool.stop();
 }
 
-// Reads of files, each verified, GB/s. The first round is not counted: memory is registered then.
+// Reads of files, each verified, in GB/s. The first round is not counted, because memory is registered then.
 std::vector<double> read_files(BenchClient& client, const std::vector<u64>& inodes, const BenchScale& scale) {
   std::vector<double> rates;
   for (u32 round = 0; round < 2; ++round) {
@@ -130,7 +130,7 @@ std::vector<double> read_files(BenchClient& client, const std::vector<u64>& inod
   return rates;
 }
 
-// Files are read with all devices and then without `lost` of them.
+// Reads files with all devices and then without `lost` of them.
 void measure_degraded(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options, u32 lost,
                       BenchResult& result) {
   RaidPool pool(level, 2 * scale.repeats * scale.file_bytes, options);
@@ -168,7 +168,7 @@ void measure_degraded(const BenchLevel& level, const BenchScale& scale, const se
   result.rows.push_back(std::move(row));
 }
 
-// Pages of a file replaced at random, many commands at a time. Operations a second.
+// Replaces pages of a file at random, with many commands at a time. Operations a second.
 std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) {
   server::PoolServer& server = pool.start();
   std::vector<double> rates;
@@ -194,7 +194,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
       for (u64 i = 0; i < count; ++i) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         const u64 page = random % pages;
-        // The page of the pattern stays the same, its bytes are new ones on the medium.
+        // The pattern of the page stays the same, but its bytes are written anew.
         u64 position = 0;
         const wire::Command write = BenchClient::transfer(wire::Opcode::write, inode, page * page_size, page_size,
                                                           client.buffer_address(page * page_size));
@@ -222,7 +222,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
 
 void measure_level(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options, bool on_gpu,
                    std::optional<double>* raid0_overwrites, BenchResult& result) {
-  // This round's files, those of the last one, and those that the next checkpoint frees.
+  // The files of this round and of the last one, and those that the next checkpoint frees.
   const auto report = [&](const std::string& what) { report_part(fmt::format("raid, {}: {}", level.name, what)); };
   report("bare loop");
   RaidPool pool(level, 4 * scale.file_count * scale.file_bytes, options);
@@ -253,7 +253,7 @@ void measure_level(const BenchLevel& level, const BenchScale& scale, const sessi
   result.rows.push_back(std::move(row));
 }
 
-// One level with files of many sizes, alone and side by side.
+// One level with files of many sizes, one and several at a time.
 void sweep_level(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options, bool on_gpu,
                  BenchResult& result) {
   RaidPool pool(level, 4 * scale.file_count * scale.file_bytes, options);

@@ -23,7 +23,7 @@ struct BenchLevel {
   u32 device_count;
   u32 redundancy;
   RowShape rows;
-  // Bytes of a file for each of a device.
+  // The number of devices whose bytes count for files.
   u32 data_devices() const { return rows.copy_count > 1 ? device_count / 2 : device_count - rows.parity_count; }
 };
 inline constexpr BenchLevel bench_levels[] = {
@@ -63,7 +63,7 @@ class RaidPool {
     server_.reset();
     if (!clean) throw std::runtime_error("the last checkpoint failed");
   }
-  // The first `count` devices are where nobody looks for them; the pool is mounted without them from now on.
+  // Moves the first `count` devices to where the mount does not find them; later mounts are without them.
   void take_away(u32 count) {
     for (u32 i = 0; i < count; ++i) {
       const std::string& path = pool_.paths()[i];
@@ -72,7 +72,7 @@ class RaidPool {
     }
     options_.degraded = count != 0;
   }
-  // The pool is mounted with this one instead of device `index` from now on.
+  // Later mounts use this device instead of device `index`.
   void use_instead(u32 index, const std::string& path) {
     options_.device_paths[index] = path;
     options_.degraded = false;

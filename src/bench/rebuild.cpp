@@ -1,4 +1,4 @@
-// How fast a lost device is filled again, with one large file and with many small ones in the pool.
+// The rate at which a lost device is filled again, with one large file and with many small ones in the pool.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ void verify_files(BenchClient& client, const BenchScale& scale, const FileSet& f
   }
 }
 
-// A file with all its blocks, so that nothing is allocated while the rebuild is measured.
+// A file with all its blocks, so nothing is allocated during the measurement.
 std::string make_target(const RaidPool& pool, u32 index) {
   const std::string lost = pool.path(index) + ".away/device";
   const std::string path = pool.path(index) + ".new";
@@ -71,7 +71,7 @@ std::string make_target(const RaidPool& pool, u32 index) {
   return path;
 }
 
-// GB/s of what the device lacked.
+// GB/s of the data that the device lacked.
 double rebuild(server::PoolServer& server, u32 device, const std::string& path) {
   const std::string problem = server.exchange().replace(std::to_string(device), path, false, 0);
   if (!problem.empty()) throw std::runtime_error("replace: " + problem);
@@ -86,12 +86,12 @@ double rebuild(server::PoolServer& server, u32 device, const std::string& path) 
   }
 }
 
-// Of a pool's files. Mirrors get more, as a device of theirs is filled in a third of the time.
+// The size of a pool's files. Mirrors get more, because one of their devices is filled in a third of the time.
 u64 measured_bytes(const BenchLevel& level, const BenchScale& scale) {
   return (level.rows.copy_count > 1 ? 16 : 8) * scale.file_bytes;
 }
 
-// Device 0 is replaced by another one; then the bytes are verified without device 1.
+// Replaces device 0 by another one; then verifies the bytes without device 1.
 double measure_rebuild(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options,
                        u32 file_count) {
   const u64 total_bytes = measured_bytes(level, scale);
@@ -103,9 +103,9 @@ double measure_rebuild(const BenchLevel& level, const BenchScale& scale, const s
   double rate = 0;
   std::string path;
   {
-    // It stays while the rebuild is measured: taking its memory from the GPU stops all accesses for 60 ms.
+    // It stays during the measurement: unregistering its memory from the GPU stops all accesses for 60 ms.
     BenchClient client = make_client(server, files);
-    // Reading makes the memory of the other devices known to the engine.
+    // A read makes the memory of the other devices known to the engine.
     verify_files(client, scale, files);
     path = make_target(pool, 0);
     rate = rebuild(server, 0, path);

@@ -1,4 +1,4 @@
-// Results of benchmarks: rows, the machine they were measured on, JSON in and out. Host only.
+// Results of benchmarks: rows, the machine on which they were measured, JSON input and output. Host only.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace gpu4fs::bench {
 
-// What a row is held against.
+// How a row is compared with its requirement.
 enum class Requirement { none, at_least, at_most };
 
-// One measured quantity. `value` is in `unit`; what is judged is value / limit where a limit was
-// measured in the same run, else the value itself.
+// One measured quantity. `value` is in `unit`. The requirement applies to value / limit if a limit was measured in the
+// same run, otherwise to the value itself.
 struct BenchRow {
   std::string name;  // stable: "gpu-write-1"
-  std::string what;  // for people
+  std::string what;  // for users
   std::string unit;
   double value = 0;  // median of the samples
   double least = 0;
@@ -59,23 +59,23 @@ struct BenchResult {
   std::vector<std::string> left_out;  // rows that were not measured, with the reason
 };
 
-// With machine, date, version and commit (GPU4FS_COMMIT) filled in.
+// Fills in machine, date, version and commit (GPU4FS_COMMIT).
 BenchResult new_result(const std::string& benchmark, const std::string& engine, bool quick);
 
 std::string result_json(const BenchResult& result);
-// Written to a temporary name first. Throws std::runtime_error.
+// Written under a temporary name first. Throws std::runtime_error.
 void write_result(const BenchResult& result, const std::string& path);
-// Throws std::runtime_error naming the file and what is wrong.
+// Throws std::runtime_error that names the file and its fault.
 BenchResult read_result(const std::string& path);
 
-// Tells on the standard error what is measured now, and how long the run has taken until here.
+// Prints to standard error what is being measured, and how long the run has taken so far.
 void report_part(const std::string& what);
-// One line a row: what, measured, required, met or short.
+// One line for each row: what, measured, required, met or short.
 void print_rows(const BenchResult& result);
-// Rows that have a requirement and miss it.
+// The number of rows that miss their requirement.
 u64 count_short(const BenchResult& result);
 
-// CPU seconds of the whole machine since boot, all but idle and waiting for I/O.
+// CPU seconds of the whole machine since boot, without idle time and waits for I/O.
 double machine_cpu_seconds();
 double now_seconds();  // monotonic
 

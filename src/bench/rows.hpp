@@ -1,5 +1,5 @@
-// What a redundant write costs at least: pages are copied once or twice and the parities of their rows computed, and
-// nothing else. The limit that writes into such pools are held against, on CPU threads and as a kernel.
+// The least work of a redundant write: pages are copied once or twice and the parities of their rows are computed. This
+// is the limit with which writes into such pools are compared, on CPU threads and as a kernel.
 #pragma once
 
 #include "base/copy.hpp"
@@ -9,7 +9,7 @@
 namespace gpu4fs::bench {
 
 struct RowShape {
-  u32 data_slots;    // k pages of a row, which follow each other in the source
+  u32 data_slots;    // k pages of a row, contiguous in the source
   u32 parity_count;  // 0 to 3
   u32 copy_count;    // 1 or 2
 };
@@ -24,7 +24,8 @@ GPU4FS_FN PageRegisters<Group> load_bare_page(Group g, const u8* from) {
   }
 }
 
-// Pages of the row go to the same place in `to`, second copies to `extra`, parity j of row r to page r * m + j of it.
+// Pages of the row are written to the same place in `to`, second copies to `extra`, parity j of row r to its page r * m
+// + j.
 template <u32 m, class Group>
 GPU4FS_FN void copy_row(Group g, const u8* from, u8* to, u8* extra, u64 row, u64 page_count, const RowShape& shape) {
   const u64 first = row * shape.data_slots;

@@ -1,5 +1,5 @@
-// gpu4fs bench run: an engine in this process on a pool of memory devices. The limits it is held
-// against are measured in the same process, before the engine starts; every byte read is compared.
+// gpu4fs bench run: an engine in this process on a pool of memory devices. Its limits are measured in the same process
+// before the engine starts; every byte that is read is compared.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ constexpr Part parts[] = {
     {"idle", bench_idle},         {"checkpoint", bench_checkpoint_pause},
 };
 
-// The median of several passes; with the first, which warms up, left out.
+// The median of several passes, without the first, which warms up.
 double measure_limit(GpuLimits& limits, CopyPath path, u64 length_bytes) {
   limits.copy_seconds(path);
   std::vector<double> rates;
@@ -50,7 +50,7 @@ double measure_limit(GpuLimits& limits, CopyPath path, u64 length_bytes) {
   return row.value;
 }
 
-// Copying between two buffers by as many threads as the CPU engine has: what it could do at best.
+// Copies between two buffers with as many threads as the CPU engine has: the greatest possible rate.
 double measure_memcpy(u64 length_bytes) {
   const unsigned thread_count = std::max(1u, std::thread::hardware_concurrency());
   std::vector<u8> from(length_bytes, 1);
@@ -85,7 +85,7 @@ Limits measure_limits(bool on_gpu, u64 length_bytes) {
   result.write_gb_per_s = result.read_gb_per_s = measure_limit(limits, CopyPath::host_to_host, length_bytes);
   result.device_gb_per_s = measure_limit(limits, CopyPath::host_to_device, length_bytes);
   result.what = "bare kernel";
-  count_free_processors();  // loads the probe, which must not happen beside the service kernel
+  count_free_processors();  // loads the probe, which must not happen while the service kernel runs
   return result;
 }
 
@@ -119,7 +119,7 @@ int bench_run(const BenchRunOptions& options) {
   session::ServerOptions server_options;
   server_options.device_paths = pool.paths();
   server_options.engine = engine_choice(on_gpu ? "cuda" : "cpu");
-  server_options.commit_interval_s = 0;  // checkpoints happen where a part asks for them
+  server_options.commit_interval_s = 0;  // checkpoints happen only when a part requests them
   server::PoolServer server(server_options);
   server.start();
   fmt::print("{}\n", server.engine_text());
@@ -143,7 +143,7 @@ int bench_run(const BenchRunOptions& options) {
             [&] { bench_rebuild(scale, server_options, options.levels, limits, on_gpu, result); });
   run_alone(options, "emptying", result, [&] { bench_emptying(scale, server_options, result); });
   run_alone(options, "empty", result, [&] { bench_empty_pool(scale, server_options, on_gpu, result); });
-  // Not part of a run that names no parts: it takes long and judges nothing.
+  // Not part of a run that names no parts: it takes long and has no requirements.
   if (!options.only.empty() && is_wanted(options, "sweep")) {
     bench_raid_sweep(scale, server_options, options.levels, on_gpu, result);
   }

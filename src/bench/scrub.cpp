@@ -1,4 +1,4 @@
-// Scrubbing: how fast the engine verifies pages where they lie.
+// Scrub: the rate at which the engine verifies pages in place.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr double scrub_ratio_min = 0.8;
 
-// All pages in use, as the server's scrub without a limit asks for them. Seconds.
+// Verifies all pages in use, like the server's scrub without a limit. Returns seconds.
 double verify_pool(session::PoolInspector& inspector, const std::vector<session::ChunkRange>& chunks, u64* page_count) {
   *page_count = 0;
   const double began = now_seconds();
@@ -60,7 +60,7 @@ void bench_scrub(BenchContext& context) {
   row.what = fmt::format("scrub of {} files of {} MiB", file_count, length >> 20);
   row.unit = "GB/s";
   set_samples(row, rates);
-  // Nothing is written, so the limit of the CPU, which has to copy, is no limit; it is a measure.
+  // Nothing is written, so the CPU's limit, which includes a copy, is not a real limit but a reference value.
   row.limit = context.on_gpu ? context.limits.device_gb_per_s : context.limits.read_gb_per_s;
   row.limit_what = context.on_gpu ? "bare kernel, host memory to VRAM" : context.limits.what;
   if (context.on_gpu) {

@@ -9,7 +9,7 @@
 
 namespace gpu4fs::bench {
 
-// work(i) for each i below `count` at the same time, each in a thread. The first failure by number is thrown.
+// Runs work(i) for each i below `count` at the same time, each in a thread. Throws the first failure by number.
 template <class Work>
 void run_side_by_side(u32 count, const Work& work) {
   std::vector<std::thread> threads;

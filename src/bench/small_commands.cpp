@@ -88,7 +88,7 @@ SmallCommands::~SmallCommands() {
     client_.call(client_.named(wire::Opcode::rmdir, root, "many"), "rmdir");
     client_.sync();
   } catch (const std::exception& error) {
-    // What failed before is on its way up already.
+    // An earlier failure is already being thrown.
     fmt::print(stderr, "gpu4fs bench: {}\n", error.what());
   }
 }

@@ -1,4 +1,4 @@
-// Small commands, one at a time: what latencies and the trace are measured with. Host only.
+// Small commands, one at a time, for the measurement of latencies and for the trace. Host only.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,9 @@ inline constexpr u64 small_file_bytes = 32ull << 20;
 
 struct SmallCommand {
   const char* name;               // of its rows
-  const char* what;               // for people
+  const char* what;               // for users
   std::function<void(u32)> call;  // the i-th call; throws if it fails
-  std::function<void()> check;    // what it answered, outside of the measured time; empty: the status is all
+  std::function<void()> check;    // checks the answer, outside of the measured time; empty: only the status
 };
 
 // A session with a file of small_file_bytes and some directories, which are removed at the end.
@@ -33,7 +33,7 @@ class SmallCommands {
   // noop, memcopy, read, getattr, lookup, stat of a path, create, append with fsync.
   const std::vector<SmallCommand>& all() const { return commands_; }
 
-  // Removes what create() and the appends have made.
+  // Removes the files of create() and of the appends.
   void remove_created();
 
  private:

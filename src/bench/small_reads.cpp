@@ -32,8 +32,8 @@ u64 write_small_file(BenchClient& client, const std::string& name, u64 file) {
   return inode;
 }
 
-// One thread of the rate measurement. Each read of a batch has its own place in the data area, so
-// that every byte is compared after the clock has stopped.
+// One thread of the rate measurement. Each read of a batch has its own place in the data area, so every byte can be
+// compared after the clock has stopped.
 class SmallReader {
  public:
   SmallReader(BenchContext& context, u64 inode, u64 file, u64 seed)
@@ -126,7 +126,7 @@ struct ReadRate {
   double required;
 };
 
-// The rings take the files in turn; file i has pattern i.
+// The files are distributed over the rings; file i has pattern i.
 void measure_rate(BenchContext& context, const std::vector<u64>& inodes, const ReadRate& rate) {
   std::vector<std::unique_ptr<SmallReader>> readers;
   for (u32 i = 0; i < rate.ring_count; ++i) {

@@ -1,4 +1,5 @@
-// Durability: small appends each made durable, by one client and by many; and how long a recovery takes.
+// Durability: small appends that are made durable one by one, by one client and by many; and the duration of a
+// recovery.
 #include <fmt/format.h>
 
 #include <barrier>
@@ -31,7 +32,7 @@ constexpr u32 clients_per_ring = 4;
 constexpr u64 recovered_log_bytes = u64{256} << 20;
 constexpr double recovery_s_max = 2;
 
-// One file that grows by pages, each append followed by an fsync, submitted together.
+// One file that grows by pages; each append is followed by an fsync and submitted together with it.
 struct Appender {
   u64 inode = 0;
   u64 file = 0;   // of the pattern
@@ -50,7 +51,7 @@ class AppendClient {
     client_.sync();
   }
 
-  // Each file gets `steps` pages; all files of this client are under way at the same time.
+  // Each file gets `steps` pages; all files of this client are in progress at the same time.
   void append(u64 steps) {
     for (u32 i = 0; i < files_.size(); ++i) submit(i);
     for (u64 step = 1; step <= steps; ++step) {
@@ -171,7 +172,7 @@ std::vector<double> append_together(BenchContext& context) {
   return rates;
 }
 
-// A pool whose log holds as much as is to be recovered, left as a crash leaves it.
+// A pool whose log holds the amount to be recovered, in the state after a crash.
 class CrashedPool {
  public:
   explicit CrashedPool(u64 log_bytes) {
@@ -181,7 +182,7 @@ class CrashedPool {
     pool::MakePoolOptions make;
     make.device_paths = {folder_ + "/device"};
     make.size_bytes = u64{2} << 30;
-    // A checkpoint is asked for when half of it is in use.
+    // A checkpoint is requested when half of it is in use.
     make.log_bytes = 5 * log_bytes / 2;
     pool::make_pool(make);
     options_.device_paths = make.device_paths;
@@ -199,7 +200,7 @@ class CrashedPool {
   const session::ServerOptions& options() const { return options_; }
 
  private:
-  // Writes that carry their bytes into the log, a byte less than a page each.
+  // Writes whose bytes are in the log, a byte less than a page each.
   void fill(u64 log_bytes) {
     server::PoolServer server(options_);
     server.start();

@@ -1,4 +1,4 @@
-// gpu4fs bench trace: where the time of small commands goes, phase by phase.
+// gpu4fs bench trace: the time of small commands by phase.
 #include "base/trace.hpp"
 
 #include <fmt/format.h>
@@ -33,7 +33,8 @@ BenchRow row_of(std::string name, std::string what, const char* unit, const std:
   return row;
 }
 
-// One row for what a client waits, one for each phase: cycles a call, of all times that it came to pass.
+// Adds one row for the time that a client waits, and one for each phase: cycles for each call, over all times that the
+// phase occurred.
 void trace_command(server::PoolServer& server, const SmallCommand& command, u32 calls, BenchResult& result) {
   for (u32 i = 0; i < calls / 10; ++i) command.call(i);
   const TraceTotals before = server.engine_trace();

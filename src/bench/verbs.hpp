@@ -16,7 +16,7 @@ struct BenchRunOptions {
 };
 int bench_run(const BenchRunOptions& options);
 
-// Cycles of small commands by phase; of a build with GPU4FS_TRACE.
+// Cycles of small commands by phase; for a build with GPU4FS_TRACE.
 struct BenchTraceOptions {
   std::string engine = "auto";
   std::string output;
