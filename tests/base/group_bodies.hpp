@@ -54,7 +54,7 @@ struct CollectivesBody {
   }
 };
 
-// Products of bytes, one at a time and side by side in words, against those by definition. Ranks share the factors.
+// Products of bytes, one at a time and in words, compared with those by definition. Ranks share the factors.
 struct GaloisBody {
   GPU4FS_FN static u8 product(u8 a, u8 b) {
     u32 sum = 0;
@@ -173,9 +173,9 @@ struct SharedAccessBody {
   }
 };
 
-// The host's oracle put the expected hashes next to pages and seeds.
+// The host's oracle stored the expected hashes next to pages and seeds.
 struct PageHashBody {
-  const u8* pages;  // page_count pages, then one byte more for the unaligned case
+  const u8* pages;  // page_count pages, then one extra byte for the unaligned case
   u64 page_count;
   const u64* seeds;
   const u64* hashes;

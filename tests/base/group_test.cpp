@@ -1,5 +1,4 @@
-// Collectives, on_leader(), atomics and 16-byte accesses on every host group, and the emulated warp's
-// own promises.
+// Collectives, on_leader(), atomics and 16-byte accesses on every host group, and the emulated warp's own guarantees.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -34,7 +33,7 @@ TEST(Group, SharedAccess) {
   EXPECT_TRUE(passes_on_all_groups("shared access", SharedAccessBody{vectors.data()}));
 }
 
-// The runner itself must notice a wrong answer and a body that states nothing.
+// The runner itself must notice a wrong answer and a body without expectations.
 struct FailingBody {
   template <class Group>
   GPU4FS_FN void operator()(Group g, GroupReport& report) const {
@@ -101,7 +100,7 @@ TEST(SharedAccess, NeverTorn) {
   EXPECT_EQ(torn, 0u);
 }
 
-// A store released in one thread is seen with everything before it by the thread that acquires it.
+// A thread that acquires a released store sees everything before it.
 TEST(Atomics, ReleaseAcquirePublishes) {
   u64 payload = 0;
   u32 flag = 0;

@@ -1,4 +1,4 @@
-// XXH3 and page copies against libxxhash.
+// XXH3 and page copies compared with libxxhash.
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
@@ -138,8 +138,7 @@ TEST(CopyBytes, AllAlignments) {
                                    CopyBytesBody{source.data(), destination.data(), lengths.data(), 10, 4096 + 64, 3}));
 }
 
-// An emulated warp copies between exactly sized heap blocks: a byte read or written outside is an
-// ASan error.
+// An emulated warp copies between heap blocks of exact size: a byte read or written outside is an ASan error.
 TEST(CopyBytes, StaysInsideItsRanges) {
   for (const u32 length : {1u, 31u, 32u, 47u, 48u, 49u, 64u, 100u, 2048u, 2063u, 2064u, 2081u}) {
     for (u32 to_offset = 0; to_offset < 16; to_offset += 5) {

@@ -140,7 +140,7 @@ TEST(TicketLock, ExcludesAndCounts) {
     threads.emplace_back([&] {
       for (u32 i = 0; i < round_count; ++i) {
         lock.lock();
-        counter += 1;  // unsynchronised but for the lock
+        counter += 1;  // protected only by the lock
         lock.unlock();
       }
     });

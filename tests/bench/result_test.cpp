@@ -1,5 +1,4 @@
-// Rows of benchmarks: what is met and what is short, and that nothing is lost on the way through a
-// file.
+// Rows of benchmarks: which requirements are met or missed, and that a file keeps everything.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

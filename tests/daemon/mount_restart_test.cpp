@@ -1,4 +1,4 @@
-// How often a mount's engine is started again, and that its state survives the way to the next program image.
+// How often a mount's engine is restarted, and that its state reaches the next program image.
 #include "daemon/mount_restart.hpp"
 
 #include <gtest/gtest.h>

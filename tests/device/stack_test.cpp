@@ -1,4 +1,4 @@
-// Layers over devices, alone: what each does to accesses, how they stack, how they are named.
+// Layers over devices, separately: their effect on accesses, how they stack, how they are named.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ std::vector<u8> pattern(u64 seed, u64 length) {
   return bytes;
 }
 
-// Memory under layers, written as the engine writes it.
+// Memory under layers, written as by the engine.
 class StackedMemory {
  public:
   explicit StackedMemory(std::vector<std::unique_ptr<StackLayer>> layers)
@@ -119,7 +119,7 @@ TEST(Stack, DecayChangesOneBitForGood) {
   EXPECT_EQ(first, second);
 }
 
-// New bytes up to some sector, old ones from there.
+// New bytes up to some sector, old ones after it.
 TEST(Stack, TornWriteKeepsAPrefixOfSectors) {
   std::vector<u64> lengths;
   for (u64 seed = 1; seed <= 40; ++seed) {
@@ -165,7 +165,7 @@ TEST(Stack, FlushErrorReachesTheCaller) {
   EXPECT_NO_THROW(memory.file().flush());
 }
 
-// The GPU would touch its memory unseen, and its flushes are to be seen.
+// The GPU would access its memory unseen, and the layers have to see its flushes.
 TEST(Stack, DeviceIsFlushedAndKeptFromTheGpu) {
   StackedMemory memory("delay=0");
   EXPECT_TRUE(memory.file().needs_flush());
@@ -213,7 +213,7 @@ TEST(Stack, RecordAboveAndBelowAFault) {
   EXPECT_EQ(below->entries()[2].offset, 2 * page_size);
 }
 
-// Played back, the log gives the device's content.
+// A replay of the log gives the device's content.
 TEST(Stack, LogIsTheContent) {
   auto log = std::make_shared<MemoryWriteLog>();
   std::vector<std::unique_ptr<StackLayer>> layers;

@@ -1,4 +1,4 @@
-// Generations of inodes: which one follows, and which of two is the later one, around the turn as well.
+// Generations of inodes: which one follows, and which of two is later, also across the wrap-around.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The layout of every structure on medium and wire against the golden listing. A difference is a
-// change of the format: it needs a new version number. GPU4FS_UPDATE_GOLDEN=1 rewrites the listing.
+// The layout of every structure on medium and wire, compared with the golden listing. A difference is a change of the
+// format and needs a new version number. GPU4FS_UPDATE_GOLDEN=1 rewrites the listing.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@
 namespace gpu4fs::format {
 namespace {
 
-// Collects the lines of one structure and sees that fields follow each other without a gap.
+// Collects the lines of one structure and checks that fields follow each other without a gap.
 class Listing {
  public:
   template <class T>
@@ -368,7 +368,7 @@ TEST(FormatLayout, magics_spell_their_names) {
   EXPECT_EQ(letters(attribute_page_magic, 4), "G4XA");
 }
 
-// Header areas of every chunk size that version 1 makes, counted by hand from the format's rules.
+// Header areas of every chunk size in version 1, calculated by hand from the format's rules.
 TEST(FormatLayout, chunk_header_areas) {
   const ChunkLayout smallest = chunk_layout((8u << 20) / page_size);
   EXPECT_EQ(smallest.bitmap_pages, 1u);

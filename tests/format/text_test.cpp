@@ -84,10 +84,10 @@ TEST(FormatText, directory_leaf_and_node) {
   EXPECT_TRUE(contains(node, "slots 0 to 255: page 1\n  slots 256 to 511: page 2")) << node;
 }
 
-// Hostile bytes: the printers must stay inside the structure whatever it says (run under ASan too).
+// Arbitrary bytes: the printers must stay inside the structure whatever its content (run under ASan too).
 TEST(FormatText, random_bytes_are_harmless) {
   std::mt19937_64 random(7);
-  // Heap pages of exactly 4096 bytes, so that an access behind them is seen.
+  // Heap pages of exactly 4096 bytes, so an access after them is detected.
   const auto page = std::make_unique<Page>();
   for (int round = 0; round < 200; ++round) {
     for (auto& byte : *page) byte = static_cast<std::uint8_t>(random());

@@ -30,7 +30,7 @@ TEST(TimeStamp, order_is_that_of_the_words) {
   EXPECT_LT(encode_time(-2, 0), encode_time(-1, 0));
 }
 
-// The bytes of a time as format.md has them.
+// The bytes of a time according to format.md.
 TEST(TimeStamp, words) {
   EXPECT_EQ(encode_time(seconds_min, 0), 0u);
   EXPECT_EQ(encode_time(0, 5), (std::uint64_t{1} << 61) + 5);

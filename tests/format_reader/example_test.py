@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""docs/internals/format-example.md against an image that mkfs makes.
+"""Compares docs/internals/format-example.md with an image from mkfs.
 
 usage: example_test.py           # compares; GPU4FS names the program
-       example_test.py --write   # puts the image's bytes into the page, except where it has ".."
+       example_test.py --write   # puts the image's bytes into the page, except for ".."
 """
 import os
 import pathlib
@@ -31,7 +31,7 @@ def make_image(folder: str) -> bytes:
 
 
 def image_line(line: str, image: bytes) -> str:
-    """The line with the image's bytes, except where it has "..". ValueError: it is no line of a dump."""
+    """The line with the image's bytes, except for "..". ValueError: it is not a line of a dump."""
     match = LINE.match(line)
     if match is None:
         raise ValueError(f"no line of a dump: {line!r}")
@@ -72,7 +72,7 @@ class Example(unittest.TestCase):
         self.assertIn(f"gpu4fs {shown} ", self.text)
 
     def test_masks_hide_little(self):
-        """A page of masks alone would be equal to any image."""
+        """A page with only masks would be equal to any image."""
         lines = [line for block in DUMP.findall(self.text) for line in block.splitlines()]
         cells = [cell for line in lines for cell in LINE.match(line)[2].split()]
         self.assertLess(cells.count("..") * 3, len(cells))

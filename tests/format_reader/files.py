@@ -1,4 +1,4 @@
-"""Inodes, file maps, directories and attributes, after docs/internals/format.md sections 6 to 10."""
+"""Inodes, file maps, directories and attributes, according to docs/internals/format.md sections 6 to 10."""
 import dataclasses
 import stat
 import struct
@@ -127,7 +127,7 @@ class FileSystem:
         return inode.is_metadata or self.pool.has_data_checksums
 
     def blocks(self, inode: Inode):
-        """All blocks of a file's map, indirect ones before what they hold."""
+        """All blocks of a file's map, indirect ones before their content."""
         if inode.is_inline:
             return
         for slot, word in enumerate(inode.slots):
@@ -208,7 +208,7 @@ class FileSystem:
         return DirectoryReader(self, directory).names
 
     def attribute_blocks(self, inode: Inode):
-        """(level, index, address) of all pages of the tree of attributes, map pages before what they hold."""
+        """(level, index, address) of all pages of the tree of attributes, map pages before their content."""
         if inode.attributes != 0:
             yield from self.attribute_blocks_below(inode, inode.attributes, inode.attribute_height, 0)
 
@@ -224,7 +224,7 @@ class FileSystem:
                 yield from self.attribute_blocks_below(inode, child, level - 1, index * 512 + i)
 
     def attributes(self, inode: Inode) -> dict:
-        """Values by name. The tree has the pages that the entries name, and no others."""
+        """Values by name. The tree has exactly the pages that the entries name."""
         addresses = {index: address for level, index, address in self.attribute_blocks(inode) if level == 0}
         found, reached = {}, set()
         for index in sorted(index for index in addresses if index < ENTRY_PAGES):
@@ -236,7 +236,7 @@ class FileSystem:
                     own = range(entry.slot * SLOT_PAGES, entry.slot * SLOT_PAGES - (-entry.length // PAGE))
                     require(not reached.intersection(own), f"inode {inode.number}: pages of {entry.name} twice")
                     reached.update(own)
-                    # Of an inode that is being freed values go in front of their entries.
+                    # When an inode is being freed, values are removed before their entries.
                     if inode.link_count != 0:
                         found[entry.name] = self.great_value(inode, entry, [addresses.get(page) for page in own])
         require(sum(len(name) + 1 for name in found) <= NAMES_MAX, f"inode {inode.number}: bytes of names")
@@ -311,7 +311,7 @@ class DirectoryReader:
         return f"directory {self.directory.number}: {what}"
 
     def walk(self, index: int, parent_level: int, prefix: int, slot_count: int) -> None:
-        """The page `index` that stands in `slot_count` slots (0: the root) below hashes of `prefix`."""
+        """The page `index` that is in `slot_count` slots (0: the root), with hashes of `prefix`."""
         require(index < self.directory.size // PAGE, self.where(f"page {index} beyond its end"))
         require(index not in self.pages, self.where(f"page {index} has two places"))
         self.pages.add(index)

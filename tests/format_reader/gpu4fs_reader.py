@@ -4,8 +4,8 @@
 usage: gpu4fs_reader.py info|list|log|verify DEVICE...
        gpu4fs_reader.py extract FOLDER DEVICE...
 
-The devices of the pool are given, in any order, as many as are needed for its redundancy. `list` prints one
-JSON object a line, parents first; `log` the records after the newest checkpoint.
+The devices of the pool are given in any order, at least as many as its redundancy requires. `list` prints one JSON
+object a line, parents first; `log` the records after the newest checkpoint.
 Exit status: 0 good, 1 damaged, 2 usage.
 """
 import base64
@@ -110,7 +110,7 @@ def print_log(fs: FileSystem) -> None:
 
 
 def extract(fs: FileSystem, folder: str) -> None:
-    """Regular files, directories and symbolic links; hard links stay links. Others are left out."""
+    """Regular files, directories and symbolic links; hard links stay links. Others are skipped."""
     os.makedirs(folder, exist_ok=True)
     first_names = {}
     for path, inode in walk(fs):

@@ -1,7 +1,7 @@
 """Puts files into an empty pool of one device, for tests of readers and checkers.
 
-The writer edits the image in place, without epochs or atomicity, which no real writer may do. Structures are
-packed here by hand from docs/internals/format.md; nothing is shared with the engine.
+The writer edits the image in place, without epochs or atomicity; no real writer may do this. Structures are packed here
+by hand from docs/internals/format.md; no code is shared with the engine.
 """
 import stat
 import struct
@@ -161,7 +161,7 @@ class ImageWriter:
         return number
 
     def add_attribute_tree(self, pages: dict, fields: dict) -> None:
-        """Pages of attributes by their index below one map page, or, where they reach beyond it, two levels of them."""
+        """Pages of attributes by their index, below one map page or, if they exceed it, two levels of them."""
         level, count = {index: pointer(self.new_page(data)) for index, data in pages.items()}, len(pages)
         height = 0
         while height == 0 or max(level) > 0:
@@ -337,7 +337,7 @@ class DirectoryBuilder:
 
 
 def attribute_page(attributes: dict, places: dict | None = None) -> bytes:
-    """A page of entries; `places`: slots and hashes of the values that have pages of their own."""
+    """A page of entries; `places`: slots and hashes of values with pages of their own."""
     body = b""
     for name, value in attributes.items():
         slot, value_hash = (places or {}).get(name, (0, xxh3_64(value, 0)))
@@ -348,7 +348,7 @@ def attribute_page(attributes: dict, places: dict | None = None) -> bytes:
 
 
 def great_value(value: bytes) -> tuple:
-    """Pages and hash of a value that has pages of its own."""
+    """Pages and hash of a value with pages of its own."""
     pages = [value[at : at + PAGE].ljust(PAGE, b"\0") for at in range(0, len(value), PAGE)]
     value_hash = 0
     for page in pages:

@@ -1,4 +1,4 @@
-"""The operation log, after docs/internals/format.md section 11."""
+"""The operation log, according to docs/internals/format.md section 11."""
 import dataclasses
 import struct
 
@@ -98,7 +98,7 @@ class Log:
         self.scan()
 
     def read_record(self, lsn: int):
-        """The valid record of this number from the first device that has it, or None."""
+        """The valid record with this number from the first device that has it, or None."""
         room = min(self.capacity - lsn % self.capacity, RECORD_MAX)
         for device, part in self.members:
             data = device.read(part.log_offset + lsn % self.capacity, room)
@@ -133,7 +133,7 @@ class Log:
             self.look_behind()
 
     def look_behind(self) -> None:
-        """Valid records behind the end may say that what is missing had been made durable."""
+        """Valid records after the end may show that missing records were durable."""
         areas = [device.read(part.log_offset, self.capacity) for device, part in self.members]
         for lsn in range(self.end + GRANULE, self.start + self.capacity, GRANULE):
             if all(struct.unpack_from("<Q", area, lsn % self.capacity)[0] != lsn for area in areas):
@@ -143,7 +143,7 @@ class Log:
                 self.durable = max(self.durable, record.durable_lsn)
 
     def pages_match(self, record: Record) -> bool:
-        """Whether the pages that the record names are those that were written for it."""
+        """Whether the pages that the record names have the content that was written for it."""
         for extent in record.extents:
             if extent.is_unwritten:
                 continue

@@ -1,4 +1,4 @@
-"""Devices, superblocks, the chunk tree and translation, after docs/internals/format.md sections 2 to 5."""
+"""Devices, superblocks, the chunk tree and translation, according to docs/internals/format.md sections 2 to 5."""
 import dataclasses
 import functools
 import os
@@ -18,11 +18,11 @@ SUPERBLOCK_OFFSETS = (65536, 131072)
 
 
 class FormatError(Exception):
-    """Something on the medium is not as docs/internals/format.md says."""
+    """The medium contradicts docs/internals/format.md."""
 
 
 class SlotPassedOver(FormatError):
-    """A superblock slot that is blank or torn: the other one may count."""
+    """A superblock slot that is blank or torn: the other one may be valid."""
 
 
 def require(condition, message: str) -> None:
@@ -234,7 +234,7 @@ class Chunk:
 
 
 class Pool:
-    """An opened pool. `warnings` lists what was passed over without harm."""
+    """An opened pool. `warnings` lists what was skipped without harm."""
 
     def __init__(self, paths: list):
         self.warnings = []
@@ -359,7 +359,7 @@ class Pool:
         return page if entry == table_word(page, chunk, index, entry % 2) else None
 
     def table(self, chunk: Chunk) -> tuple:
-        """The descriptor table of the slot that counts, from the first column that has it."""
+        """The descriptor table of the current slot, from the first column that has it."""
         if chunk.base not in self.tables:
             slots = []
             for column in range(chunk.redundancy + 1):
@@ -370,12 +370,12 @@ class Pool:
             epoch = max(slot.epoch for slot in slots if slot is not None)
             found = [slot for slot in slots if slot is not None and slot.epoch == epoch and slot.table is not None]
             require(found, f"chunk {chunk.base:#x}: the descriptor table's checksum")
-            # Without a page in use the words mean nothing.
+            # Without a page in use the words have no meaning.
             self.tables[chunk.base] = found[0].table if found[0].count else (0,) * len(found[0].table)
         return self.tables[chunk.base]
 
     def find_slot(self, device: Device, offset: int, chunk: Chunk):
-        """The slot of a chunk's copy that counts, or None."""
+        """The current slot of a chunk's copy, or None."""
         best = None
         for number in (0, 1):
             slot = Slot(device, offset, number, chunk.base, chunk.page_count, chunk.bitmap_pages, chunk.table_pages)
@@ -409,7 +409,7 @@ class Pool:
         return good[0]
 
     def read_row(self, chunk: Chunk, page: int) -> tuple:
-        """(row, sums of its pages that are here, by parity, slots that are missing, parities or None each)"""
+        """(row, sums of its present pages by parity, missing slots, parities or None each)"""
         row, pages, shift = chunk.row_of(page)
         sums, missing, parities = [0] * chunk.parity_count, [], []
         for slot, other in enumerate(pages):
@@ -431,7 +431,7 @@ class Pool:
         return row, sums, missing, parities
 
     def check_row(self, chunk: Chunk, page: int) -> None:
-        """The parities of the page's row are those of the pages that they say they include."""
+        """The parities of the page's row are the sums of the pages that are marked as included."""
         row, sums, missing, parities = self.read_row(chunk, page)
         if missing or (chunk.base, row) in self.rows_checked:
             return
@@ -441,7 +441,7 @@ class Pool:
             require(same, f"row {row} of chunk {chunk.base:#x}: parity {j} does not match")
 
     def page_from_row(self, chunk: Chunk, page: int) -> bytes:
-        """A page whose device is missing, from the rest of its row: elimination over the missing slots."""
+        """Computes a page whose device is missing from the rest of its row: elimination over the missing slots."""
         row, sums, missing, parities = self.read_row(chunk, page)
         pages = chunk.row_of(page)[1]
         target = pages.index(page)
@@ -472,7 +472,7 @@ class Pool:
         return bool(self.superblock.feature_incompatible & FEATURE_DATA_CHECKSUMS)
 
     def read_bitmap(self, device: Device, offset: int, pages: int, base: int, bit_count: int, table_pages: int = 0):
-        """The bitmap (as bytes), the set count and the header's checksum of the slot that counts."""
+        """The bitmap (as bytes), the set count and the header's checksum of the current slot."""
         best = None
         for number in (0, 1):
             slot = Slot(device, offset, number, base, bit_count, pages, table_pages)
@@ -489,7 +489,7 @@ class Pool:
 
 
 def table_word(page: bytes, chunk: Chunk, index: int, place: int) -> int:
-    """What the descriptor table has for a page of descriptors."""
+    """The descriptor table's word for a page of descriptors."""
     return (xxh3_64(page, chunk.base + index) & ~1 or 2) | place
 
 

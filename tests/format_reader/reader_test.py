@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The format reader against images from mkfs, images packed by hand, and damaged copies of both.
+"""The format reader with images from mkfs, images packed by hand, and damaged copies of both.
 
 Needs GPU4FS_BUILD, the build folder, for the program that makes images (gpu4fs_pool_test).
 """
@@ -80,7 +80,7 @@ class Images(unittest.TestCase):
 
 
 def make_rich(path: str) -> tuple:
-    """Fills an image with every construct of the format. Returns what `list` must say by path."""
+    """Fills an image with every construct of the format. Returns the expected output of `list` by path."""
     writer = ImageWriter(path)
     source = random.Random(5)
     model = {}
@@ -268,7 +268,7 @@ class Damage(Images):
         return chunk.columns[0][1] + chunk.header_pages * PAGE + address - chunk.base
 
     def rewrite(self, image: str, address: int, change) -> None:
-        """Changes a page and seals it again, so that the damage gets behind the checksum."""
+        """Changes a page and recomputes its checksum, which then does not reveal the damage."""
         fs = open_file_system([image])
         page = bytearray(fs.pool.read_page(address))
         change(page)
@@ -280,7 +280,7 @@ class Damage(Images):
         self.seal(image, chunk, number, xxh3.xxh3_64(bytes(page), address))
 
     def seal(self, image: str, chunk, number: int, checksum: int) -> None:
-        """The checksum of a page of the chunk, and all that verifies it up to the superblock."""
+        """Recomputes the checksum of a page of the chunk, and everything that verifies it up to the superblock."""
         pool = open_file_system([image]).pool
         column = chunk.columns[0][1]
         index = number // 256
@@ -447,7 +447,7 @@ class Damage(Images):
 
 
     def test_the_program_agrees_about_attributes(self):
-        """Trees of attributes that this writer makes are sound to fsck; a value's changed byte is not."""
+        """fsck accepts trees of attributes from this writer; it reports a changed byte of a value."""
         self.assertEqual(self.fsck(self.rich), [])
         fs = open_file_system([self.rich])
         for name in ("/many", "/high"):
@@ -462,7 +462,7 @@ class Damage(Images):
         return [finding["id"] for finding in json.loads(done.stdout)["findings"] if finding["severity"] == "error"]
 
     def test_attribute_trees(self):
-        """A value's page that changed, an entry's place, a page without an entry, a page that is missing."""
+        """A changed page of a value, a changed place of an entry, a page without an entry, a missing page."""
         fs = open_file_system([self.rich])
         for name in ("/many", "/high"):
             inode = fs.inode(self.model[name]["inode"])
@@ -483,7 +483,7 @@ class Damage(Images):
 
 
 class OperationLog(unittest.TestCase):
-    """The log of a mount that was killed, by this reader and by the program's own."""
+    """The log of a killed mount, read by this reader and by the program."""
 
     def setUp(self):
         self.pool = MountedPool(device_mib=32, device_count=2, options="commit=0,engine=cpu", check=False)
@@ -540,7 +540,7 @@ class OperationLog(unittest.TestCase):
         own, program = self.both(self.pool.devices)
         self.assertEqual(own, program)
         self.assertEqual(own.count("its pages were not written"), 1)
-        # One copy of a record is enough, none is the log's end.
+        # One copy of a record suffices; without any copy the log ends.
         last = records[-1]
         for count, place in enumerate(fs.pool.devices):
             device, part = place
@@ -551,7 +551,7 @@ class OperationLog(unittest.TestCase):
             self.assertEqual(own, program)
             self.assertIn(f"log: {len(records) - count} records", own)
             self.assertNotIn("damaged", own)
-        # Behind the second there are records that say that it was durable.
+        # After the second one there are records that say that it was durable.
         for device, part in fs.pool.devices:
             with open(device.path, "r+b") as file:
                 file.seek(part.log_offset + records[1].lsn + 30)

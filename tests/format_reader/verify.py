@@ -56,7 +56,7 @@ class Checker:
             self.fault("the sum of the slots' checksums is not the superblock's: a slot was lost")
 
     def check_descriptors(self, chunk, column: int) -> None:
-        """Every page of descriptors of one copy."""
+        """Checks every page of descriptors of one copy."""
         for index, entry in enumerate(self.pool.table(chunk)[: chunk.descriptor_pages]):
             if self.pool.descriptors_in(chunk, column, index, entry) is None:
                 self.fault(f"chunk {chunk.base:#x}: column {column}: page {index} of the descriptors: checksum")
@@ -64,7 +64,7 @@ class Checker:
             self.fault(f"chunk {chunk.base:#x}: words behind the descriptor table's end")
 
     def check_header_area(self, chunk, column: int):
-        """One copy of a chunk's header area; its bitmap and number of pages in use."""
+        """Checks one copy of a chunk's header area; returns its bitmap and number of pages in use."""
         index, offset = chunk.columns[column]
         page = self.pool.read_area(chunk, 0, 1, column)
         magic, version, own, checksum, uuid, base, size, epoch = struct.unpack_from("<4sHHQ16sQQQ", page)
@@ -167,7 +167,7 @@ class Checker:
             self.fault(f"inode {inode.number}: page of epoch {birth}, which is in the future")
 
     def check_names(self) -> None:
-        """Every directory in use, reachable or not, so that one fault does not hide others."""
+        """Checks every directory in use, reachable or not, so one fault does not hide others."""
         for number in sorted(self.used):
             inode = self.fs.inode(number)
             if inode.is_directory:
@@ -224,7 +224,7 @@ class Checker:
         self.check_cycles()
 
     def check_cycles(self) -> None:
-        """Directories with a name whose parents do not lead to the root."""
+        """Reports directories with a name whose parents do not lead to the root."""
         for number in self.used:
             seen, current = set(), number
             while current != ROOT and current not in seen and current in self.used:

@@ -1,4 +1,4 @@
-"""XXH3-64 with a seed: libxxhash where it is installed, else the algorithm in plain Python.
+"""XXH3-64 with a seed: libxxhash if it is installed, otherwise the algorithm in plain Python.
 
 Written from the published description of XXH3 (default secret, 64-bit result).
 """

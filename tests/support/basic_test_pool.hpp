@@ -1,5 +1,5 @@
-// A pool on memory-backed files with an engine over it, for tests of whole operations; which engine, `Parts`
-// says (TestPool: test_pool.hpp, GpuTestPool: gpu/gpu_test_pool.hpp).
+// A pool on memory-backed files with an engine over it, for tests of whole operations. `Parts` selects the engine
+// (TestPool: test_pool.hpp, GpuTestPool: gpu/gpu_test_pool.hpp).
 //
 //     TestPool pool({.worker_count = 3});
 //     auto session = pool.open_session();
@@ -10,10 +10,10 @@
 //     pool.unmount();    // the last checkpoint, the engine ends
 //     pool.check();      // fsck
 //
-// The engine is built from its parts rather than by server::PoolServer, because tests choose sizes that a
-// mount never has. Parts, built anew for each mount and the last to go:
+// The engine is built from its parts and not by server::PoolServer, because tests choose sizes that a mount never has.
+// Parts are built anew for each mount and destroyed last:
 //     explicit Parts(const TestPoolOptions& options);
-//     auto& allocator();                      // of engine memory, as engine_build.hpp wants it
+//     auto& allocator();                      // of engine memory, for engine_build.hpp
 //     ring::UpcallRing* upcalls();            // zeroed, seen by engine and host
 //     engine::EngineConfig config() const;
 //     std::unique_ptr<engine::EngineHost> make_host(engine::Engine* engine);
@@ -66,15 +66,15 @@ struct TestPoolOptions {
   fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
   u64 session_bytes = u64{4} << 20;
   bool has_log = true;           // false: every sync is a checkpoint
-  bool starts_workers = true;    // false: the threads that wait for commands do all the work
-  bool degraded = false;         // mounts go on without devices whose files are not there, or stale
-  bool flush_by_upcall = false;  // true: checkpoints ask for flushes, which the test answers or not
-  // The stack over a device's memory while the pool is mounted, asked for at each mount; the pool answers the
-  // flushes then. Making, opening and checking the pool go past it.
+  bool starts_workers = true;    // false: only threads that wait for commands work
+  bool degraded = false;         // mounts continue without devices that are missing or stale
+  bool flush_by_upcall = false;  // true: checkpoints request flushes, which the test may answer
+  // Returns the stack over a device's memory, at each mount; the pool answers the flushes then. Making, opening and
+  // checking the pool bypass it.
   std::function<std::shared_ptr<device::DeviceStack>(u32 device)> stack;
 };
 
-// A folder for device files, in memory where there is one.
+// A folder for device files, in memory if there is one.
 class DeviceFolder {
  public:
   DeviceFolder() {
@@ -94,7 +94,7 @@ class DeviceFolder {
   std::filesystem::path path_;
 };
 
-// What fsck found, a line each.
+// The findings of fsck, one line each.
 inline std::string findings_text(const fsck::CheckResult& result) {
   std::string text;
   for (const fsck::Finding& finding : result.findings.kept()) {
@@ -103,7 +103,7 @@ inline std::string findings_text(const fsck::CheckResult& result) {
   return text;
 }
 
-// Of a pool that was cut off: a superblock that was being written then cannot be told from a damaged one, which is an
+// For an interrupted pool: a superblock that was being written cannot be distinguished from a damaged one, which is an
 // error.
 inline u64 errors_of_a_crash(const fsck::CheckResult& result) {
   return result.findings.error_count() - result.findings.count(fsck::FindingId::superblock_torn);
@@ -116,8 +116,8 @@ inline device::MappedFile map_opened(const pool::DeviceFile& file, device::OpenO
   return device::MappedFile::adopt(descriptor, file.path(), std::move(open));
 }
 
-// An engine over the mapped devices of an opened pool, in the memory of `parts`; nothing is loaded yet. `log_seed`
-// 0: it replays a log, and keeps none.
+// An engine over the mapped devices of an opened pool, in the memory of `parts`; nothing is loaded yet. `log_seed` 0:
+// it replays a log and keeps none.
 template <class Parts>
 engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, const pool::OpenedPool& pool,
                                 const std::vector<device::Device>& devices, u64 log_seed) {
@@ -203,21 +203,21 @@ class BasicTestPool {
     require(call_management(wire::Opcode::reclaim_orphans), "reclaim_orphans");
   }
 
-  // What the last mount() replayed.
+  // The result of the replay in the last mount().
   const server::RecoveryReport& recovery() const { return recovery_; }
 
-  // Sessions must be gone.
+  // Sessions must be closed before.
   void unmount() {
     require(call_management(wire::Opcode::checkpoint, checkpoint_mask_clean), "the last checkpoint");
     crash();
   }
-  // The engine ends without a checkpoint; the devices keep what they have. The epoch that they have.
+  // The engine ends without a checkpoint; the devices keep their content. Returns its epoch.
   u64 crash() {
     if (!mounted_) return 0;
     mounted_->management.reset();
     mounted_->flushes.reset();
     u64 epoch = 0;
-    if (mounted_->host) {  // else mounting failed
+    if (mounted_->host) {  // otherwise mounting failed
       mounted_->host->stop();
       if (mounted_->host->has_died()) {
         std::fprintf(stderr, "the engine died: %s\n", mounted_->host->fault_text().c_str());
@@ -230,7 +230,7 @@ class BasicTestPool {
   // Any time while mounted, by one thread at a time.
   Status checkpoint() { return call_management(wire::Opcode::checkpoint); }
 
-  // A trusted session, as a front end has. Close it before the pool ends.
+  // A trusted session, like that of a front end. Close it before the pool ends.
   std::unique_ptr<client::Session> open_session() {
     auto server_session = std::make_shared<session::ServerSession>(
         *mounted_->host, sessions_mutex_, session::ServerSession::Kind::trusted, 6, options_.session_bytes);
@@ -238,12 +238,12 @@ class BasicTestPool {
     return std::make_unique<client::Session>(std::move(connection));
   }
 
-  // In engine memory: not for the host to look at if that is a GPU's.
+  // In engine memory: the host must not read it if it is on a GPU.
   engine::Engine* engine() { return mounted_->engine; }
   engine::EngineHost& host() { return *mounted_->host; }
   u64 durable_epoch() const { return mounted_->host->durable_epoch(); }
 
-  // A command that only the management process may give, with `data` in its session.
+  // A command that only the management process may send, with `data` in its session.
   ring::Completion call_internal(wire::Command command, const void* data = nullptr, u64 bytes = 0) {
     ring::RingProducer& producer = mounted_->management->producer();
     if (bytes != 0) std::memcpy(producer.data, data, bytes);
@@ -251,10 +251,10 @@ class BasicTestPool {
     return mounted_->management->call(command);
   }
 
-  // Where its data lies, before and after.
+  // The place of its data, before and after the command.
   const u8* internal_data() const { return mounted_->management->producer().data; }
 
-  // The file of a lost device takes its place again, or, if `is_new`, an empty one that is put where the file was.
+  // The file of a lost device becomes the device again or, if `is_new`, is first replaced by an empty one.
   Status begin_rebuild(u32 index, bool is_new) {
     pool::OpenedPool& pool = *mounted_->pool;
     if (is_new) std::filesystem::remove(device_paths()[index]);
@@ -307,9 +307,9 @@ class BasicTestPool {
     u64 written;
     u64 unverified;
     u64 unreadable;
-    u64 left;  // pages, when it was to be finished
+    u64 left;  // pages, at the attempt to finish
   };
-  // A checkpoint, all pieces of all chunks, and, if that succeeds, the end.
+  // A checkpoint, all pieces of all chunks and, if that succeeds, the end.
   RebuildRound rebuild_round(bool is_fresh) {
     RebuildRound round{call_management(wire::Opcode::checkpoint, checkpoint_mask_forced), 0, 0, 0, 0, 0};
     for (u32 chunk = 0; chunk < mounted_->pool->chunks.size() && round.status == Status::ok; ++chunk) {
@@ -351,7 +351,7 @@ class BasicTestPool {
   struct Mounted {
     std::unique_ptr<pool::OpenedPool> pool;
     std::vector<device::MappedFile> files;
-    std::vector<pool::DeviceFile> retired_devices;  // of devices that others took the place of
+    std::vector<pool::DeviceFile> retired_devices;  // of devices that were replaced
     std::vector<device::MappedFile> retired_files;
     std::vector<device::Device> devices;
     std::unique_ptr<Parts> parts;
@@ -381,7 +381,7 @@ class BasicTestPool {
     recovery_ = server::recover_pool(options);
   }
 
-  // Its flushes are answered here, those that come after it by the test.
+  // Its flushes are answered here, later ones by the test.
   Status first_checkpoint() {
     if (!options_.flush_by_upcall || options_.stack)
       return call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);

@@ -1,4 +1,5 @@
-// The commands that somebody played by a test was given, for the test's thread to look at and wait for. Any thread.
+// The commands that an engine or a host of a test received. The test's thread reads them and waits for them. Any
+// thread.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 
 namespace gpu4fs::test {
 
-// How long a test waits for what must come, before it fails instead of hanging.
+// How long a test waits for an event before it fails instead of hanging.
 inline constexpr auto patience = std::chrono::seconds(60);
 
 class CommandList {
@@ -33,7 +34,7 @@ class CommandList {
     const std::lock_guard guard(mutex_);
     return count_locked(filter);
   }
-  // False: they do not come.
+  // False: they did not arrive.
   bool wait_for(u64 count, const Filter& filter) const {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, patience, [&] { return count_locked(filter) >= count; });

@@ -1,6 +1,5 @@
-// Directory functions as whole operations on a small file system without an engine: prepare,
-// reserve, commit, give back. A name's hash can be chosen, so that collisions and deep splits can
-// be made.
+// Directory functions as whole operations on a small file system without an engine: prepare, reserve, commit, release.
+// A test can choose a name's hash, to create collisions and deep splits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -54,7 +53,7 @@ class DirectoryDriver {
     fs::directory_commit_insert(g, fs(), op_, dir_, {plan, name, {inode, type}}, scratch_);
     const u64 after = page_count();
     release(g);
-    // The plan is a promise in both directions.
+    // The plan must be exact in both directions.
     return after - before == plan.new_pages ? Status::ok : Status::corrupt_structure;
   }
 
@@ -69,7 +68,7 @@ class DirectoryDriver {
     return before - page_count() == plan.merges ? Status::ok : Status::corrupt_structure;
   }
 
-  // In one commit, as the engine renames within a directory.
+  // In one commit, like the engine's rename within a directory.
   template <class Group>
   Status rename(Group g, const fs::HashedName& from, const fs::HashedName& to) {
     fs::RemovePlan removal{};
@@ -100,7 +99,7 @@ class DirectoryDriver {
     return fs::directory_find(g, fs(), op_, dir_, name, found);
   }
 
-  // Up to `limit` names from `*cursor` on, which advances.
+  // Up to `limit` names from `*cursor` on; the cursor advances.
   Status enumerate(u64* cursor, u64 limit, std::vector<std::string>* names) {
     fs::DirectoryWalk walk{};
     GPU4FS_TRY(fs::directory_begin(*cursor, &walk));
@@ -113,15 +112,14 @@ class DirectoryDriver {
     return Status::ok;
   }
 
-  // Writes everything and leaves no page in memory, as after a mount.
+  // Writes everything and keeps no page in memory, as after a mount.
   Status forget_pages() {
     GPU4FS_TRY(small_.checkpoint(Lane{}));
     fs::evict_frames(Lane{}, fs(), fs().pages.frame_count);
     return fs::get_inode(Lane{}, fs(), op_, format::inode_number_root, &dir_);
   }
 
-  // A page of the directory, resident, as if it had just been loaded: what is changed in it stands for damage on
-  // the medium.
+  // A resident page of the directory, as if it had just been loaded: a change of it represents damage on the medium.
   u8* page(u64 index) {
     u32 frame = fs::no_frame;
     const Status status = fs::get_page(Lane{}, fs(), op_, dir_, {0, index}, &frame);

@@ -1,4 +1,4 @@
-// Puts FileOperations through a session and reads back what a test wants to compare.
+// Sends FileOperations through a session and reads back what a test compares.
 //
 // Area: attributes at 256 (an output address of 0 means none), a StatfsRecord at 512, names and paths at 1024 and 8
 // KiB, data from 16 KiB on.
@@ -23,7 +23,7 @@ struct ListedName {
 class FileClient {
  public:
   explicit FileClient(client::Session& session) : FileClient(session, 0, session.data_bytes()) {}
-  // In a part of the session's data area: so one session has several commands under way.
+  // Uses a part of the session's data area, so one session can have several commands in progress.
   FileClient(client::Session& session, u64 area_offset, u64 area_bytes)
       : session_(session), area_(session.data() + area_offset), area_bytes_(area_bytes) {}
 
@@ -68,7 +68,7 @@ class FileClient {
     return c;
   }
 
-  // `content`: what a write writes.
+  // `content`: the bytes of a write.
   client::Reply call(const FileOperation& op, const std::vector<u8>& content = {}) {
     const wire::Command command = command_of(op);
     if (!content.empty()) std::memcpy(data(), content.data(), content.size());
@@ -85,7 +85,7 @@ class FileClient {
     return call(op);
   }
 
-  // All names of a directory with `buffer_bytes` a call. `problem` is what the stream itself has wrong.
+  // All names of a directory with `buffer_bytes` for each call. `problem` describes faults of the stream itself.
   std::map<std::string, ListedName> list(u64 directory, u64 buffer_bytes, bool with_attributes, std::string* problem) {
     std::map<std::string, ListedName> names;
     for (u64 cursor = 0;;) {

@@ -1,4 +1,4 @@
-// Carries out the flushes that an engine asks for by upcalls, as the server does for a mount.
+// Executes the flushes that an engine requests by upcalls, like the server of a mount.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ class FlushAnswerer {
         thread_([this] { answer(); }) {}
   ~FlushAnswerer() {
     end_ = true;
-    // The thread may look for the end just before it goes to sleep.
+    // The thread may test for the end just before it sleeps.
     while (!ended_) {
       engine::wake_server(upcalls_);
       std::this_thread::yield();

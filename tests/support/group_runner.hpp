@@ -1,12 +1,11 @@
-// Runs one test body on every group: Lane and EmulatedWarp on the host; Lane and Warp in a kernel
-// where the test is compiled by nvcc.
+// Runs one test body on every group: Lane and EmulatedWarp on the host; Lane and Warp in a kernel if nvcc compiles the
+// test.
 //
-// A body is a trivially copyable object with
-//     template <class Group> GPU4FS_FN void operator()(Group g, GroupReport& report) const;
-// It reaches its data through pointers into GroupMemory, which both processors see, and states
-// expectations by GPU4FS_EXPECT(report, condition) and GPU4FS_EXPECT_EQ(report, a, b). All ranks
-// may state them. Oracles that exist only on the host are asked before the run and their answers
-// put into GroupMemory.
+// A body is a trivially copyable object with template <class Group> GPU4FS_FN void operator()(Group g, GroupReport&
+//     report) const;
+// It reaches its data through pointers into GroupMemory, which both processors see, and states expectations with
+// GPU4FS_EXPECT(report, condition) and GPU4FS_EXPECT_EQ(report, a, b). All ranks may state them. Oracles that exist
+// only on the host are asked before the run, and their answers are stored in GroupMemory.
 //
 //     EXPECT_TRUE(passes_on_all_groups("copy", CopyBody{...}));
 #pragma once
@@ -29,7 +28,7 @@
 
 namespace gpu4fs::test {
 
-// Counts expectations and keeps the first that failed.
+// Counts expectations and keeps the first failed one.
 struct GroupReport {
   u32 expectation_count;
   u32 failure_count;
@@ -58,7 +57,7 @@ GPU4FS_FN inline void expect_equal(GroupReport& report, u64 a, u64 b, u32 line, 
   report.expect(a == b, line, rank, a, b);
 }
 
-// An array that host and device code reach at the same address, page-aligned and zeroed.
+// An array that host and device code access at the same address, page-aligned and zeroed.
 template <class T>
 class GroupMemory {
  public:
@@ -111,7 +110,7 @@ class GroupMemory {
   u64 count_;
 };
 
-// The splitmix64 sequence: test data that is equal everywhere.
+// The splitmix64 sequence: test data that is the same on all processors.
 class Sequence {
  public:
   GPU4FS_FN explicit constexpr Sequence(u64 seed) : state_(seed) {}
@@ -132,7 +131,7 @@ inline void fill_random(void* data, u64 length, u64 seed) {
   for (u64 i = 0; i < length; ++i) static_cast<u8*>(data)[i] = static_cast<u8>(sequence.next());
 }
 
-// A body that states nothing has failed: it did not run.
+// A body without any expectation has failed: it did not run.
 inline bool report_passes(const char* name, const char* group, const GroupReport& report) {
   if (report.failure_count == 0 && report.expectation_count > 0) return true;
   std::fprintf(stderr, "%s on %s: %u of %u expectations failed; first at line %u, rank %u: %llu and %llu\n", name,

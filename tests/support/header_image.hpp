@@ -1,5 +1,5 @@
-// A column's header area in the bytes of a device: changes with all checksums made right again, so that only their
-// meaning is wrong. The superblock's sum is the caller's: each change answers what it adds to it.
+// A column's header area in the bytes of a device. Changes it and recomputes all checksums, so only the meaning is
+// wrong. The superblock's sum is left to the caller: each change returns its difference.
 #pragma once
 
 #include <cstring>
@@ -21,7 +21,7 @@ struct HeaderBytes {
 
 class HeaderImage {
  public:
-  // The slot that counts is the newest whose epoch is not beyond `epoch_max`.
+  // The current slot is the newest one whose epoch is not beyond `epoch_max`.
   HeaderImage(HeaderBytes bytes, u64 column_offset, u64 base_address, u64 page_count, u64 epoch_max = ~u64{0})
       : bytes_(std::move(bytes)),
         column_(column_offset),
@@ -53,7 +53,7 @@ class HeaderImage {
     bytes_.read(offset_of(table_page()) + index * sizeof(entry), &entry, sizeof(entry));
     return entry;
   }
-  // Where the page of descriptors is; of one that was never written where it would be.
+  // The place of the page of descriptors; if it was never written, its future place.
   u64 descriptor_page(u64 index) const {
     return layout_.descriptor_page(index, format::descriptor_place(entry(index)));
   }

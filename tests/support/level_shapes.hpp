@@ -1,4 +1,4 @@
-// Shapes of chunks that tests go through: a level, its columns, its stripes.
+// Shapes of chunks for tests: a level, its columns, its stripes.
 #pragma once
 
 #include "support/space_fixture.hpp"
@@ -12,7 +12,7 @@ struct LevelShape {
   u32 stripe_length_bytes;
 };
 
-// A pool with one chunk of the shape, a device a column.
+// A pool with one chunk of the shape, one device for each column.
 inline SpaceOptions options_of(const LevelShape& shape) {
   SpaceOptions options;
   options.device_count = shape.column_count;

@@ -1,5 +1,5 @@
-// Where tests put device files: in memory where there is a folder for that. Whoever runs tests that may end suddenly
-// says where, in GPU4FS_TEST_MEMORY, and removes it.
+// The folder for device files of tests: in memory if there is a folder for that. A caller of tests that may end
+// suddenly sets it in GPU4FS_TEST_MEMORY and removes it.
 #pragma once
 
 #include <cstdlib>

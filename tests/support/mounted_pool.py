@@ -1,6 +1,6 @@
 """A pool of memory files, made, mounted, unmounted and checked by the gpu4fs program.
 
-GPU4FS names the program. The devices lie in /dev/shm when it has room, else in the temporary folder.
+GPU4FS names the program. The devices are in /dev/shm if it has room, otherwise in the temporary folder.
 """
 
 import filecmp
@@ -16,7 +16,7 @@ SKIPPED = 77  # exit status of a test that cannot run here; ctest knows it
 
 
 def require_fuse():
-    """Ends the test as skipped where the kernel offers no FUSE."""
+    """Ends the test as skipped if the kernel has no FUSE."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
@@ -25,10 +25,10 @@ def require_fuse():
 
 
 def in_own_namespace(is_needed=False):
-    """Starts the test again where nobody else sees its mounts. Mounts of others that end do so here too.
+    """Starts the test again in a mount namespace of its own, where unmounts of other processes still take effect.
 
-    A namespace that another test makes would have this one's mounts as well, if they were in the first namespace. Where
-    mounts are not shared, their servers then go on until that test ends, and the devices stay in use.
+    If this test's mounts were in the first namespace, a namespace that another test creates would contain them as well.
+    Without shared mounts their servers would then continue until that test ends, and the devices would stay in use.
     """
     if os.environ.get("GPU4FS_OWN_NAMESPACE") == "1":
         return
@@ -42,12 +42,12 @@ def in_own_namespace(is_needed=False):
 
 
 def gpu4fs(*words):
-    """The program's end, with what it printed."""
+    """The program's exit status and its output."""
     return subprocess.run([PROGRAM, *words], capture_output=True, text=True)
 
 
 def same_tree(left, right):
-    """Whether two folders hold the same names and bytes."""
+    """Whether two folders have the same names and bytes."""
     compared = filecmp.dircmp(left, right)
     if compared.left_only or compared.right_only or compared.funny_files:
         return False
@@ -70,7 +70,7 @@ def memory_folder(needed_bytes):
 
 
 class MountedPool:
-    """Use as a context manager: makes and mounts the pool, at the end unmounts and checks it."""
+    """Use as a context manager: makes and mounts the pool, and unmounts and checks it at the end."""
 
     def __init__(self, device_mib=128, device_count=2, options="", check=True, parent=None, mkfs=()):
         require_fuse()
@@ -128,7 +128,7 @@ class MountedPool:
         return int(os.getxattr(self.mountpoint, "user.gpu4fs.server.pid"))
 
     def kill_server(self):
-        """SIGKILL, and the directory is taken away: what a crash leaves."""
+        """Kills the server with SIGKILL and detaches the directory: the state after a crash."""
         handle = os.pidfd_open(self.server_pid())
         signal.pidfd_send_signal(handle, signal.SIGKILL)
         wait_for_exit(handle)
@@ -154,7 +154,7 @@ class MountedPool:
 
     def remove(self):
         if self.is_mounted:
-            # A failed test: files may still be open, so the server is not waited for.
+            # A failed test: files may still be open, so do not wait for the server.
             subprocess.run(["umount", "-l", self.mountpoint])
             self.end_server()
         shutil.rmtree(self.folder, ignore_errors=True)

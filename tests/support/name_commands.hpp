@@ -162,7 +162,7 @@ class BasicNameClient {
     return call(named(wire::Opcode::remove_attribute, inode, name));
   }
 
-  // One call; appends what it gives.
+  // One call; appends its result.
   Status readdir(u64 directory, u64 cursor, u64 length, bool with_attributes, std::vector<ListedName>* names) {
     wire::Command command = with_data(named(wire::Opcode::readdir, directory, ""), length);
     command.offset = cursor;

@@ -1,5 +1,5 @@
-// Random work on metadata pages, with a model of what they hold. Without directories: files are bags of
-// pages at chosen indices, filled with a pattern.
+// Random work on metadata pages, with a model of their content. There are no directories: files are sets of pages at
+// chosen indices, filled with a pattern.
 //
 // All ranks of a group run a PageWalk of their own with equal seeds; only the leader touches memory.
 #pragma once
@@ -35,8 +35,7 @@ inline bool has_pattern(const u8* page, u64 pattern) {
   return std::memcmp(page, expected, page_size) == 0;
 }
 
-// Everything that must hold between operations, whatever was done. Leader only; no operation holds a
-// reservation.
+// Everything that must hold between operations. Leader only; no operation holds a reservation.
 inline void expect_page_table_holds(SmallFileSystem& small) {
   fs::FileSystem& fs = small.fs();
   const fs::PageTable& table = fs.pages;
@@ -100,7 +99,7 @@ class PageWalk {
   u32 checkpoint_count() const { return checkpoint_count_; }
   u32 refused_count() const { return refused_count_; }
 
-  // One random operation; the model follows. It repeats after a checkpoint what needs one.
+  // One random operation; the model follows. Repeats an operation after a checkpoint if it needs one.
   void step() {
     begin();
     const u64 choice = random(100);
@@ -122,7 +121,7 @@ class PageWalk {
     expect_equal(status, Status::ok);
     ++checkpoint_count_;
   }
-  // What the engine does for a command that found no room.
+  // The engine's reaction to a command that found no room.
   void make_room() {
     checkpoint();
     fs::evict_frames(g_, fs(), fs().pages.frame_count / 2);
@@ -189,8 +188,8 @@ class PageWalk {
     on_leader(g_, [&] { fs::release_reservations(fs(), op_); });
   }
 
-  // Runs a prepare phase; when it needs a checkpoint, gives everything back and tries again, as the
-  // engine does. Answers its last status.
+  // Runs a prepare phase. If it needs a checkpoint, releases everything and tries again, like the engine. Returns its
+  // last status.
   template <class Prepare>
   Status retried(Prepare&& prepare) {
     for (u32 attempt = 0; attempt < 8; ++attempt) {
@@ -202,7 +201,7 @@ class PageWalk {
     }
     return Status::retry_after_checkpoint;
   }
-  // For operations that may run out of space: true when prepared.
+  // For operations that may run out of space: true if prepared.
   template <class Prepare>
   bool prepared(Prepare&& prepare) {
     const Status status = retried(prepare);
@@ -405,7 +404,7 @@ class PageWalk {
   u32 refused_count_ = 0;
 };
 
-// Runs body(g, walk) for a walk over `small`; answers the model at its end.
+// Runs body(g, walk) for a walk over `small`; returns the model at its end.
 template <class Body>
 WalkModel walk_on_lane(SmallFileSystem& small, u64 seed, const WalkModel& start, Body&& body) {
   fs::Operation op{};

@@ -1,4 +1,4 @@
-// An engine that a test plays: it writes down what it is given, and asks for what the test says. Any thread.
+// An engine that the test simulates: it records its input, and sends the requests that the test chooses. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -32,12 +32,12 @@ class PlayedEngine final : public engine::EngineHost {
   const CommandList& commands() const { return commands_; }
   void answer_with(Status status) { answer_.store(status); }
 
-  // What was brought within reach since the last call.
+  // The memory that was made reachable since the last call.
   std::vector<Range> take_mapped() {
     const std::lock_guard guard(mutex_);
     return std::exchange(mapped_, {});
   }
-  // The beginning of what cannot be reached.
+  // The beginning of memory that cannot be made reachable.
   void refuse(const u8* base) {
     const std::lock_guard guard(mutex_);
     refused_.insert(base);
@@ -48,7 +48,7 @@ class PlayedEngine final : public engine::EngineHost {
     upcalls_.push_back(upcall);
     changed_.notify_all();
   }
-  // Runs in the thread that looks for an upcall and finds none, before it is told so; once.
+  // Runs once, in the thread that looks for an upcall and finds none, before the thread is told.
   void when_idle(std::function<void()> run) {
     const std::lock_guard guard(mutex_);
     when_idle_ = std::move(run);
@@ -60,7 +60,7 @@ class PlayedEngine final : public engine::EngineHost {
     has_died_ = true;
   }
   void complete(u64 count) { completed_ += count; }
-  // How often somebody looked at the counters.
+  // How often the counters were read.
   u64 look_count() const { return look_count_; }
   u64 open_session_count() const {
     const std::lock_guard guard(mutex_);
@@ -126,7 +126,7 @@ class PlayedEngine final : public engine::EngineHost {
  private:
   struct Session final : ring::EnginePort {
     void doorbell() override {}
-    // The newest command, since each is waited for.
+    // The newest command, because each one is waited for.
     bool wait(std::uint64_t end_position, ring::Predicate done) override {
       const u64 position = end_position - 1;
       const u64 slot = position & ((u64{1} << layout.depth_log2) - 1);
@@ -149,7 +149,7 @@ class PlayedEngine final : public engine::EngineHost {
   std::atomic<bool> has_died_{false};
   std::atomic<u64> completed_{0};
   mutable std::atomic<u64> look_count_{0};
-  mutable std::mutex mutex_;  // all below, and who has which session
+  mutable std::mutex mutex_;  // protects everything below, and the owners of sessions
   std::condition_variable changed_;
   std::vector<Range> mapped_;
   std::set<const u8*> refused_;

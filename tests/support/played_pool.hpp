@@ -1,5 +1,5 @@
-// A mounted pool without a pool behind it: memory for devices, chunks that nobody has formatted, and an engine and a
-// server that a test plays.
+// A mounted pool without a real pool: memory for devices, unformatted chunks, and an engine and a server that the test
+// simulates.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +19,7 @@
 
 namespace gpu4fs::test {
 
-// Without a name, and on a tmpfs where there is one, so that memory can be given back.
+// Without a name, and on a tmpfs if there is one, so its memory can be released.
 inline device::MappedFile make_memory_file(u64 size_bytes) {
   std::string path = memory_folder() + "/gpu4fs_played_XXXXXX";
   const int descriptor = ::mkstemp(path.data());
@@ -46,7 +46,7 @@ class PlayedPool {
     mounted.setup.files.push_back(std::move(file));
     mounted.pool.devices.push_back({pool::DeviceFile::absent("played"), {}, true, pool::MemberState::here, 0});
   }
-  // A mirrored one on the first two devices. Its number.
+  // A mirrored chunk on the first two devices. Returns its number.
   u32 add_chunk() {
     pool::OpenedChunk chunk{};
     chunk.descriptor.level = format::RaidLevel::raid1;
@@ -71,7 +71,7 @@ class PlayedPool {
   PlayedEngine* engine_ = nullptr;
 };
 
-// Writes down the commands of the management session, which `answer` answers in the thread that calls.
+// Records the commands of the management session; `answer` answers them in the calling thread.
 class PlayedHost final : public maintenance::PoolHost {
  public:
   using Answer = std::function<ring::Completion(const wire::Command&)>;

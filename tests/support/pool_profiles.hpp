@@ -1,4 +1,4 @@
-// Profiles of a test's pool as one text: "raid5", or "raid5+raid1c3" for data and metadata.
+// The profiles of a test's pool as one text: "raid5", or "raid5+raid1c3" for data and metadata.
 #pragma once
 
 #include <string>

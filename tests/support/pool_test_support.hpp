@@ -1,4 +1,4 @@
-// What the tests of pools on files share: a temporary folder, raw access to images, small pools.
+// Shared parts of tests of pools on files: a temporary folder, raw access to images, small pools.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -81,14 +81,14 @@ inline pool::MakePoolOptions pool_options(const std::vector<std::string>& paths,
   return options;
 }
 
-// Writes a superblock with a fitting checksum to the slot that its epoch belongs to.
+// Writes a superblock with the right checksum to the slot of its epoch.
 inline void put_superblock(const std::string& path, format::Superblock superblock) {
   superblock.slot = static_cast<u32>(superblock.epoch & 1);
   pool::seal(superblock, pool::superblock_offset(superblock.slot));
   write_bytes(path, pool::superblock_offset(superblock.slot), &superblock, sizeof(superblock));
 }
 
-// The message of the PoolError that `body` throws; fails the test when it throws none.
+// The message of the PoolError that `body` throws; fails the test if it throws none.
 template <class Body>
 std::string error_of(Body body) {
   try {

@@ -1,7 +1,7 @@
-// What POSIX and Linux say a file system does, in memory: the oracle of the random tests.
+// The behaviour of a file system according to POSIX and Linux, in memory: the oracle of the random tests.
 //
-// An operation goes through three calls: expect() tells which errors are right, commit() follows one that
-// succeeded, and times() tells which time stamps it had to change or might. Inode numbers are the engine's.
+// An operation uses three calls: expect() returns the right errors, commit() follows a success, and times() returns the
+// time stamps that it had to change or may have changed. Inode numbers are the engine's.
 #pragma once
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ struct FileOperation {
   bool append = false;
   u64 data_seed = 0;  // content of writes
   std::string text;   // symlink target, attribute value
-  u64 whiteout = 0;   // number of the one that a rename has left; set from what the engine has answered
+  u64 whiteout = 0;   // number of the inode that a rename has left; set from the engine's answer
   format::AttributeRecord attributes{};
 };
 
@@ -62,7 +62,7 @@ struct ModelNode {
   SparseBytes content;                 // regular files
   std::map<std::string, std::string> attributes;
   u32 flags = 0;               // format::inode_flags_of_users
-  bool was_allocated = false;  // may hold blocks that no byte shows
+  bool was_allocated = false;  // may have blocks that contain no visible byte
 
   bool is_directory() const { return (mode & S_IFMT) == S_IFDIR; }
   bool is_regular() const { return (mode & S_IFMT) == S_IFREG; }
@@ -78,7 +78,7 @@ struct TimeRule {
   u32 may = 0;   // is now, or as before
 };
 
-// A deliberate mistake, for the tests of the tests.
+// A deliberate mistake, to test the tests.
 enum class ModelFlaw { none, rename_keeps_parent, truncate_keeps_tail, unlink_keeps_count };
 
 class PosixModel {
@@ -104,21 +104,21 @@ class PosixModel {
     return at == nodes.end() ? nullptr : &at->second;
   }
 
-  // Orphans go, as mounting frees them.
+  // Orphans are freed, as by a mount.
   void drop_orphans() {
     for (auto at = nodes.begin(); at != nodes.end();) at = at->second.link_count == 0 ? nodes.erase(at) : std::next(at);
   }
 
-  // The errno values that are right, 0 among them if it may succeed.
+  // The right errno values, including 0 if it may succeed.
   std::set<int> expect(const FileOperation& op) const;
-  // Follows a success. `result` as the engine answered it, `content` the bytes written.
+  // Follows a success. `result` is the engine's answer, `content` the written bytes.
   void commit(const FileOperation& op, u64 result, const std::vector<u8>& content);
-  // The same with what the engine put out, which names the whiteout of a rename.
+  // The same with the engine's output, which names the whiteout of a rename.
   void commit(FileOperation op, u64 result, const std::vector<u8>& content, const format::AttributeRecord& output) {
     if (op.opcode == wire::Opcode::rename) op.whiteout = output.inode;
     commit(op, result, content);
   }
-  // The time stamps that a success touches. Before commit().
+  // The time stamps that a success changes. Before commit().
   std::map<u64, TimeRule> times(const FileOperation& op, u64 result) const;
 
   static constexpr u64 attribute_value_max = 65536;
@@ -155,7 +155,7 @@ class PosixModel {
   void commit_rename(const FileOperation& op);
   void commit_setattr(const FileOperation& op);
   void commit_content(const FileOperation& op, u64 result, const std::vector<u8>& content);
-  // A file that others may not execute as its group keeps the bit if one of the group changes it.
+  // If others may not execute a file as its group, it keeps the bit if a member of the group changes it.
   static void drop_set_id(ModelNode& node, const FileOperation& op) {
     node.mode &= ~u32{S_ISUID};
     const bool is_member = op.uid == 0 || op.gid == node.gid;
@@ -177,7 +177,7 @@ inline std::set<int> PosixModel::expect_in_directory(const FileOperation& op) co
     case Opcode::create:
       if (found == nullptr) return {directory->link_count == 0 ? ENOENT : 0};
       if ((op.mask & 0200) != 0) return {EEXIST};
-      if (found->is_symlink()) return {ELOOP};  // whoever follows links does so before
+      if (found->is_symlink()) return {ELOOP};  // a caller that follows links does so before
       return {found->is_directory() ? EISDIR : 0};
     case Opcode::unlink:
       if (directory->link_count == 0 || found == nullptr) return {ENOENT};
@@ -294,8 +294,8 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
   }
 }
 
-// What open(2) with these flags answers for an inode that is there, as may_open() of Linux: an append-only one is not
-// opened for writing without O_APPEND, nor truncated.
+// The answer of open(2) with these flags for an existing inode, as in may_open() of Linux: an append-only inode is not
+// opened for writing without O_APPEND, and not truncated.
 inline bool PosixModel::opening_is_refused(const ModelNode& node, u32 open_flags) {
   const bool truncates = (open_flags & u32{O_TRUNC}) != 0;
   const bool writes = (open_flags & u32{O_ACCMODE}) != O_RDONLY || truncates;
@@ -304,7 +304,7 @@ inline bool PosixModel::opening_is_refused(const ModelNode& node, u32 open_flags
   return node.is_immutable() || (node.is_append_only() && !appends);
 }
 
-// Operations on names that the flags of directories and of what they name forbid.
+// Operations on names that are forbidden by the flags of directories or of their entries.
 inline bool PosixModel::names_are_refused(const FileOperation& op) const {
   using wire::Opcode;
   const ModelNode& directory = nodes.at(op.inode);
@@ -369,7 +369,7 @@ inline bool PosixModel::is_refused_by_flags(const FileOperation& op) const {
   }
 }
 
-// What else is wrong may be told first.
+// Other errors may be reported first.
 inline std::set<int> PosixModel::expect(const FileOperation& op) const {
   std::set<int> expected = expect_without_flags(op);
   if (!is_refused_by_flags(op)) return expected;
@@ -620,7 +620,7 @@ inline void PosixModel::commit(const FileOperation& op, u64 result, const std::v
   }
 }
 
-// Those that change names.
+// Operations that change names.
 inline std::map<u64, TimeRule> PosixModel::name_times(const FileOperation& op, u64 result) const {
   using wire::Opcode;
   constexpr u32 content = time_modification | time_change;

@@ -1,7 +1,7 @@
-// Engine memory of tests: blocks of engines that have ended serve the next ones. Tests make thousands of engines, and a
-// page fault costs several times what clearing a page does.
+// Engine memory of tests: blocks of ended engines are reused for the next ones. Tests make thousands of engines, and a
+// page fault costs several times as much as clearing a page.
 //
-// A large block that waits cannot be accessed, so an engine that outlives its memory still ends the process.
+// A large unused block cannot be accessed, so an engine that outlives its memory still ends the process.
 #pragma once
 
 #include <sys/mman.h>
@@ -62,7 +62,7 @@ class RecycledMemory {
   static constexpr u64 resident_bytes_max = u64{256} << 20;
   static constexpr u64 block_count_max = 4096;
 
-  // Of small blocks protecting takes longer than clearing.
+  // For small blocks, protection takes longer than clearing.
   static bool is_protected(u64 length) { return length >= u64{128} << 10; }
 
   struct Block {
@@ -70,7 +70,7 @@ class RecycledMemory {
     u64 resident_bytes;
   };
 
-  // Zeroes the pages that were touched; the others are zero. Answers their bytes.
+  // Zeroes the touched pages; the others are zero. Returns their size in bytes.
   static u64 clear(void* memory, u64 length) {
     std::vector<unsigned char> touched(length / page_size);
     if (::mincore(memory, length, touched.data()) != 0) throw std::runtime_error("mincore");
@@ -85,10 +85,10 @@ class RecycledMemory {
 
   std::mutex mutex_;
   std::multimap<u64, Block> waiting_;  // by length
-  u64 resident_bytes_ = 0;             // of those that wait
+  u64 resident_bytes_ = 0;             // of the unused ones
 };
 
-// For engine_build.hpp, in place of engine::HeapAllocator.
+// For engine_build.hpp, instead of engine::HeapAllocator.
 class RecyclingAllocator final : public EngineAllocator {
  public:
   RecyclingAllocator() = default;

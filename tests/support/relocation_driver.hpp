@@ -1,4 +1,4 @@
-// Moves pages of a mounted pool by the internal command `relocate`, step by step: for tests that do other things in
+// Moves pages of a mounted pool with the internal command `relocate`, step by step, for tests that do other work in
 // between.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace gpu4fs::test {
 
 class RelocationDriver {
  public:
-  // `call` carries out a command whose data are at the beginning of the session's area, `data`.
+  // `call` executes a command whose data are at the beginning of the session's area, `data`.
   RelocationDriver(std::function<ring::Completion(wire::Command)> call, const u8* data)
       : call_(std::move(call)), data_(data) {}
 
@@ -33,7 +33,7 @@ class RelocationDriver {
     command.data = wire::ring_address(0, 0);
     return call_(command);
   }
-  // Goes on until the end of the inode, or `step_max` commands. Adds to moved_count().
+  // Continues to the end of the inode, or for `step_max` commands. Adds to moved_count().
   Status move(wire::RelocateStep which, u64 inode, u32 mask = 0, u64 length = 0, u32 step_max = ~0u) {
     u64 offset = 0;
     for (u32 i = 0; i < step_max && offset != wire::relocate_end; ++i) {
@@ -63,7 +63,7 @@ class RelocationDriver {
         list, [](u64 inode) { return inode != format::inode_number_root && inode < format::inode_number_first_free; });
     return list;
   }
-  // Everything in frozen chunks. The next checkpoint makes them empty.
+  // Moves everything in frozen chunks. The next checkpoint makes them empty.
   Status move_everything() {
     for (const u64 inode : inodes()) {
       const Status status = move_inode(inode, wire::relocate_frozen);

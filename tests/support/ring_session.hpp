@@ -1,4 +1,4 @@
-// A session of an engine in this process, by its host, and commands put into its ring one by one.
+// A session of an engine in this process, opened through its host, with commands that are put into its ring one by one.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// The device files of an unmounted pool, to be put back as often as need be. Only what was written to them is kept and
+// The device files of an unmounted pool, which can be restored any number of times. Only written parts are kept and
 // copied: tests save small pools on large files.
 #pragma once
 
@@ -22,7 +22,7 @@ class SavedDevices {
     for (const std::string& path : paths_) save(path);
   }
 
-  // Every file is as it was; those of the set are missing.
+  // Restores every file, except those of the set, which are missing.
   void restore(u32 without) const {
     for (u32 d = 0; d < paths_.size(); ++d) {
       if ((without >> d & 1) != 0) {
@@ -42,7 +42,7 @@ class SavedDevices {
     off_t size = 0;
     std::vector<Run> runs;
   };
-  // So that a read or write moves it whole.
+  // So a read or write transfers it as a whole.
   static constexpr off_t run_bytes_max = off_t{1} << 24;
 
   void save(const std::string& path) {
@@ -52,7 +52,7 @@ class SavedDevices {
     file.size = ::lseek(descriptor, 0, SEEK_END);
     for (off_t end = 0; end < file.size;) {
       const off_t begin = ::lseek(descriptor, end, SEEK_DATA);
-      if (begin < 0) break;  // nothing but a hole is left
+      if (begin < 0) break;  // only a hole is left
       end = std::min(::lseek(descriptor, begin, SEEK_HOLE), begin + run_bytes_max);
       Run& run = file.runs.emplace_back(Run{begin, std::vector<u8>(static_cast<std::size_t>(end - begin))});
       EXPECT_EQ(::pread(descriptor, run.bytes.data(), run.bytes.size(), begin), end - begin) << path;

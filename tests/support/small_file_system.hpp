@@ -1,5 +1,5 @@
-// A file system without an engine: a small pool in heap memory, the FileSystem on it, and the steps of a
-// checkpoint as plain calls. For tests of the fs layer, which drive it with Lane or inside EmulatedWarp.
+// A file system without an engine: a small pool in heap memory, the FileSystem on it, and the steps of a checkpoint as
+// plain calls. For tests of the fs layer, which call it with Lane or inside EmulatedWarp.
 //
 //     SmallFileSystem small;                     // a new, empty pool, loaded
 //     fs::Operation op = small.operation();
@@ -10,8 +10,8 @@
 //     small.checkpoint(Lane{});
 //     SmallFileSystem again(small.options(), small.images());   // as after a crash at this moment
 //
-// The pool is written by hand from the format's structures, so that these tests need neither the server's
-// mkfs nor its pool reader. It has no chunk tree: the placement of chunks follows from the options.
+// The pool is written directly from the format's structures, so these tests need neither the server's mkfs nor its pool
+// reader. It has no chunk tree: the options determine the placement of chunks.
 #pragma once
 
 #include <sys/mman.h>
@@ -39,7 +39,7 @@ namespace gpu4fs::test {
 
 struct SmallPoolOptions {
   u32 device_count = 1;
-  u32 chunk_count = 2;             // dealt to the devices in turn
+  u32 chunk_count = 2;             // assigned to the devices in turn
   u64 chunk_bytes = u64{8} << 20;  // a power of two from 8 MiB
   u32 frame_count = 512;
   u32 staging_count = 256;
@@ -48,7 +48,7 @@ struct SmallPoolOptions {
   u64 now = format::encode_time(1'700'000'000, 0);
 };
 
-// Zeroed, page aligned memory that lives as long as its owner and costs only where it is touched.
+// Zeroed, page-aligned memory that lives as long as its owner and occupies only touched pages.
 class HeapMemory final : public EngineAllocator {
  public:
   HeapMemory() = default;
@@ -73,7 +73,7 @@ class HeapMemory final : public EngineAllocator {
   void copy_in(void* destination, const void* source, u64 bytes) override {
     if (bytes != 0) std::memcpy(destination, source, bytes);
   }
-  // Everything that was allocated is zero.
+  // All allocated memory is already zero.
   void zero(void*, u64) override {}
 
  private:
@@ -84,7 +84,7 @@ class HeapMemory final : public EngineAllocator {
   std::vector<Block> blocks_;
 };
 
-// A device's bytes; pages that are not there are zero.
+// A device's bytes; missing pages are zero.
 struct DeviceImage {
   using Page = std::array<u8, page_size>;
   u64 size_bytes = 0;
@@ -102,7 +102,7 @@ struct DeviceImage {
       length -= part;
     }
   }
-  // The page at `offset`, of zeros where there is none.
+  // The page at `offset`, zero if it is missing.
   const Page& page(u64 offset) const {
     static const Page zeros{};
     const auto at = pages.find(offset);
@@ -229,7 +229,7 @@ class Writer {
     return one_page_file(0100600, format::inode_file_height, inodes);
   }
 
-  // Answers the checksum of its slot.
+  // Returns the checksum of its slot.
   u64 write_chunk(u32 chunk) {
     const format::ChunkLayout layout = format::chunk_layout(chunk_pages(options_));
     DeviceImage& device = images_[chunk % options_.device_count];
@@ -289,7 +289,7 @@ inline bool superblock_is_valid(const u8* page, u64 offset, format::Superblock* 
   return valid;
 }
 
-// The valid superblock of the greatest epoch, of epoch 0 if there is none.
+// The valid superblock of the greatest epoch; one of epoch 0 if there is none.
 inline format::Superblock newest_superblock(const DeviceImages& images) {
   format::Superblock newest{};
   for (const DeviceImage& image : images) {
@@ -301,7 +301,7 @@ inline format::Superblock newest_superblock(const DeviceImages& images) {
   return newest;
 }
 
-// What a change of a header area adds to the sum of the newest superblock.
+// Adds a change of a header area to the sum of the newest superblock.
 inline void add_to_slot_sum(DeviceImages& images, u64 change) {
   const u64 epoch = newest_superblock(images).epoch;
   const u64 offset = (epoch & 1) == 0 ? format::superblock_offset_a : format::superblock_offset_b;
@@ -324,7 +324,7 @@ class SmallFileSystem {
     small_pool::Writer(options_, images).write_pool();
     open(images);
   }
-  // Opens copies of devices; `load_status` tells what loading their chunks answered.
+  // Opens copies of devices; `load_status` is the result of loading their chunks.
   SmallFileSystem(const SmallPoolOptions& options, const DeviceImages& images) : options_(options) { open(images); }
   SmallFileSystem(const SmallFileSystem&) = delete;
   SmallFileSystem& operator=(const SmallFileSystem&) = delete;
@@ -333,7 +333,7 @@ class SmallFileSystem {
   const SmallPoolOptions& options() const { return options_; }
   Status load_status() const { return load_status_; }
 
-  // A fresh operation. Whoever has reserved with it calls fs::release_reservations() at its end.
+  // A fresh operation. If it reserves something, the caller calls fs::release_reservations() at its end.
   fs::Operation operation(u32 shard = 0) {
     fs::Operation op{};
     op.now = options_.now += u64{1} << 20;
@@ -342,7 +342,7 @@ class SmallFileSystem {
     return op;
   }
 
-  // The devices' bytes now: what a crash of the machine would leave of memory devices.
+  // The devices' bytes at this time: what memory devices keep after a crash of the machine.
   DeviceImages images() const {
     DeviceImages copies;
     for (const device::Device& d : devices_) copies.push_back(DeviceImage::of(d.base, d.size_bytes));

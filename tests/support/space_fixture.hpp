@@ -1,6 +1,5 @@
-// A pool in heap memory for tests of the layers above devices: devices, empty chunks on them, the
-// logical space and the parts of FileSystem that are of the layer space. No superblocks and no files; engine
-// memory is the heap.
+// A pool in heap memory for tests of the layers above devices: devices, empty chunks on them, the logical space and the
+// parts of FileSystem that belong to the layer space. No superblocks and no files; engine memory is the heap.
 //
 //     SpaceFixture pool({.device_count = 2, .chunks_per_device = 3});
 //     pool.load(1);                         // as a mount at epoch 1 does
@@ -28,7 +27,7 @@
 
 namespace gpu4fs::test {
 
-// Engine memory on the heap, filled with a pattern so that what is not initialised shows.
+// Engine memory on the heap, filled with a pattern that reveals uninitialised data.
 class HeapAllocator : public EngineAllocator {
  public:
   void* allocate(u64 bytes, u64 alignment) override {
@@ -57,7 +56,7 @@ struct SpaceOptions {
   format::RaidLevel level = format::RaidLevel::single;
   u32 column_count = 1;
   u32 stripe_length_bytes = 0;
-  // So many chunks more, in front of the others, are for metadata and have a profile of their own.
+  // This number of additional chunks, before the others, is for metadata and has a profile of its own.
   u32 metadata_chunks = 0;
   format::RaidLevel metadata_level = format::RaidLevel::single;
   u32 metadata_column_count = 1;
@@ -71,7 +70,7 @@ class SpaceFixture {
     build();
   }
 
-  // A second fixture on copies of the same devices: a mount after a crash, or beside this one.
+  // A second fixture on copies of the same devices: a mount after a crash, or a second mount.
   SpaceFixture remount() const { return SpaceFixture(options_, memory_); }
 
   Status load_chunk(u32 chunk, u64 epoch) { return space::load_chunk(Lane{}, *fs, chunk, epoch); }
@@ -104,7 +103,7 @@ class SpaceFixture {
     return device_base(address.device_index()) + address.offset_bytes() + page * page_size;
   }
   u8* device_base(u32 device) { return memory_[device].base(); }
-  // Of a chunk for data if none is given.
+  // For a chunk of data if none is given.
   u64 chunk_bytes(u32 chunk = raid::no_chunk) const {
     const u32 columns = is_metadata(chunk) ? options_.metadata_column_count : options_.column_count;
     const u32 data_columns = raid::with_level(level_of(chunk), [&](auto level) { return level.data_columns(columns); });
@@ -118,7 +117,7 @@ class SpaceFixture {
   std::vector<device::Device> devices;
   std::unique_ptr<fs::FileSystem> fs;
 
-  // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages. No page of descriptors was
+  // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages. No page of descriptors has been
   // written.
   void write_slot(u32 chunk, u32 slot, u64 epoch, const std::vector<u64>& bitmap) {
     const u64 base = chunks[chunk].descriptor.base_address;
@@ -157,7 +156,7 @@ class SpaceFixture {
     build();
   }
 
-  // A memfd, because its holes can be told from what was written.
+  // A memfd, because its holes can be distinguished from written parts.
   static device::MappedFile make_memory(u64 bytes) {
     const int descriptor = memfd_create("gpu4fs-space-fixture", MFD_CLOEXEC);
     if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) throw std::bad_alloc();
@@ -191,7 +190,7 @@ class SpaceFixture {
     return descriptor;
   }
 
-  // Neighbouring chunks lie on different devices, as mkfs places them.
+  // Neighbouring chunks are on different devices, as with mkfs.
   void make_layout() {
     const bool spread = options_.level == format::RaidLevel::single;
     const u32 chunk_count =

@@ -1,4 +1,4 @@
-// The content of a file as a model keeps it: pages that were written, everything else reads as zeros.
+// The content of a file in a model: pages that were written; everything else reads as zeros.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class SparseBytes {
     return bytes;
   }
 
-  // Zeros in [offset, offset + length); the size stays.
+  // Zeros in [offset, offset + length); the size does not change.
   void zero(u64 offset, u64 length) {
     const u64 end = offset + length;
     for (auto at = pages_.lower_bound(offset / page_size); at != pages_.end() && at->first * page_size < end;) {

@@ -1,4 +1,4 @@
-// What the environment says of tests. GPU4FS_TEST_SCALE: the length of random ones in percent (cmake/tests.cmake).
+// Settings of tests in the environment. GPU4FS_TEST_SCALE: the length of random tests in percent (cmake/tests.cmake).
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline u32 scaled(u32 count) {
   return std::max<u32>(1, static_cast<u32>(u64{count} * (percent == 0 ? 100 : percent) / 100));
 }
 
-// With sanitizers: of what is the same many times over a part will do.
+// With sanitizers a part of repeated work suffices.
 inline bool is_short() {
   return scaled(100) < 100;
 }

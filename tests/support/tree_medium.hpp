@@ -61,13 +61,13 @@ inline bool is_equal(const pool::OpenedChunk& a, const pool::OpenedChunk& b) {
          std::memcmp(a.columns.data(), b.columns.data(), a.columns.size() * 8) == 0;
 }
 
-// Reads a tree from the bytes of one replica, by docs/internals/format.md.
+// Reads a tree from the bytes of one replica, according to docs/internals/format.md.
 class TreeChecker {
  public:
   TreeChecker(const TreeMedium& medium, u32 replica, const pool::TreeRoot& root, u64 epoch)
       : medium_(medium), replica_(replica), root_(root), epoch_(epoch) {}
 
-  // "" or what is wrong; `model`: what the tree holds.
+  // "" or the fault; `model`: the expected content of the tree.
   std::string check(const TreeModel& model) {
     if (root_.height != 0) walk(root_.root, root_.height - 1, 0, true);
     if (problem_.empty() && numbers_.size() != root_.node_count) {

@@ -1,5 +1,5 @@
-// An engine whose workers are emulated warps: every handler runs the code paths of the GPU engine, and its
-// group discipline is checked, on a machine without a GPU. Clients do not lend themselves.
+// An engine whose workers are emulated warps: every handler runs the code paths of the GPU engine, and its group
+// discipline is checked, on a machine without a GPU. Threads of clients do not work for it.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,7 @@ class WarpEngine final : public engine::EngineHost {
 
   u32 open_session(const engine::SessionRequest& request) override { return table_.open_session(request); }
   void close_session(u32 session) override {
-    // No warp looks at the ring any more when the table forgets it.
+    // No warp reads the ring when the table forgets it.
     store<Order::seq_cst, Scope::system>(&engine_->sessions[session].phase,
                                          static_cast<u32>(engine::SessionPhase::closing));
     for (Turns& turns : turns_) {
