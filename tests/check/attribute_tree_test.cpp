@@ -1,4 +1,4 @@
-// fsck and repair of extended attributes that take more than one page: canaries, and what is left of the values.
+// fsck and repair of extended attributes with more than one page: canaries, and the values that survive.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -105,7 +105,7 @@ class AttributeTree : public testing::Test {
     return {};
   }
 
-  // What is found by both checkers and can be repaired, and of the file's values all but `lost`.
+  // Both checkers find the damage and it can be repaired; all of the file's values except `lost` survive.
   void expect(const AttributedFile& file, FindingId id, const std::vector<std::string>& lost, bool all_may_go = false) {
     const CheckResult result = image_->check();
     EXPECT_GT(result.findings.count(id), 0u) << fsck::finding_kind(id).id << " is missing:\n" << describe(result);
@@ -173,7 +173,7 @@ TEST_F(AttributeTree, Values) {
     const u64 middle = pages(file).at(first + 3);
     image_->edit_page(middle, [](u8* page) { page[1000] ^= 1; });
     expect(file, FindingId::attribute_page, {"user.great1"});
-    // Behind the end of the value.
+    // After the end of the value.
     image_->edit_page(pages(file).at(first + 9), [](u8* page) { page[page_size - 1] ^= 1; });
     expect(file, FindingId::attribute_page, {"user.great1"});
     fsck::PagePlace place{};
@@ -207,7 +207,7 @@ TEST_F(AttributeTree, Entries) {
     expect(file, FindingId::attribute_page, {}, true);
     edit("user.small3", [](format::AttributeEntry& entry) { entry.value_hash ^= 1; });
     expect(file, FindingId::attribute_page, {"user.small3"});
-    // Two of a name: the one in the earlier page is kept, and one of the two values is right.
+    // Two entries with one name: the one in the earlier page is kept, and one of the two values is right.
     const Place place = find(file, "user.small8");
     image_->edit_page(place.address, [&](u8* page) { page[place.offset + sizeof(format::AttributeEntry) + 10] = '0'; });
     expect(file, FindingId::attribute_page, {"user.small8"});

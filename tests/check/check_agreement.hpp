@@ -1,4 +1,4 @@
-// Checks by the host's reader, by threads and by emulated warps find the same.
+// Checks by the host's reader, by threads and by emulated warps have the same findings.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ inline std::string describe(const fsck::CheckResult& result) {
   return text;
 }
 
-// What was found, in no order.
+// The findings, without order.
 inline std::multiset<std::string> found_by(const fsck::CheckResult& result) {
   std::multiset<std::string> found;
   for (const fsck::Finding& finding : result.findings.kept()) {
@@ -41,7 +41,7 @@ inline void expect_same(const fsck::CheckResult& oracle, const fsck::CheckResult
   EXPECT_EQ(oracle.orphans, other.orphans);
 }
 
-// Both ways of running the engine find what the host's reader found.
+// Both kinds of engines have the findings of the host's reader.
 inline void expect_engines_agree(const PoolImage& image, const fsck::CheckResult& oracle, bool check_data = true,
                                  bool by_warps = false) {
   {
@@ -50,7 +50,7 @@ inline void expect_engines_agree(const PoolImage& image, const fsck::CheckResult
     expect_same(oracle, found);
     EXPECT_TRUE(found.engine != "none" || found.findings.count(fsck::FindingId::pool_unusable) > 0);
   }
-  // Emulated warps are slow: every twenty-fourth damage is theirs too, unless they are asked for.
+  // Emulated warps are slow: they check every twenty-fourth damage, unless they are requested.
   static u32 calls = 0;
   if (calls++ % 24 != 0 && !by_warps) return;
   SCOPED_TRACE("emulated warps");

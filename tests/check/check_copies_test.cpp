@@ -1,4 +1,4 @@
-// Checking pools with copies: which copy of a header area counts.
+// Checks of pools with copies: which copy of a header area is used.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -40,7 +40,7 @@ void write_file(TestPool& pool, const std::string& name, u64 length, u64 seed) {
   ASSERT_EQ(client.call(op, bytes).status, Status::ok);
 }
 
-// The header areas of one device are those of an earlier checkpoint, as if its writes to them had been lost.
+// Restores the header areas of one device from an earlier checkpoint, as if later writes to them had been lost.
 void put_back_header_areas(const TestPool& pool, u32 device, const std::vector<char>& before) {
   pool::OpenPoolOptions open;
   open.device_paths = pool.device_paths();
@@ -93,7 +93,8 @@ TEST_P(CheckCopies, TheNewestHeaderAreaCounts) {
   EXPECT_EQ(pool.check().findings.kept().size(), 0u) << findings_text(pool.check());
 }
 
-// Each part of the header area of a chunk in use, in one column: found, whoever looks, and repaired without a mount.
+// Damage to each part of the header area of a chunk in use, in one column: every checker finds it, and it is repaired
+// without a mount.
 TEST_P(CheckCopies, EveryPartOfAHeaderAreaIsVerifiedAndRepaired) {
   const u32 device = GetParam();
   TestPoolOptions options;

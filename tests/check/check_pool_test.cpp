@@ -1,5 +1,5 @@
-// Canaries of fsck: a pool as the engine leaves it is clean; damage of every kind of structure is
-// reported, by the id that belongs to it where the damage is of meaning and not only of bytes.
+// Canaries of fsck: a pool as the engine leaves it is clean, and damage to every kind of structure is reported. If the
+// damage changes the meaning and not only the bytes, the report has the matching id.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using fsck::CheckResult;
 using fsck::FindingId;
 
-// One image for all tests; each damages it and puts it back.
+// One image for all tests; each damages it and restores it.
 class CheckPoolTest : public testing::Test {
  protected:
   static void SetUpTestSuite() { image_ = new PoolImage; }
@@ -34,7 +34,7 @@ class CheckPoolTest : public testing::Test {
     expect_engines_agree(*image_, result);
     if (id != FindingId::pool_unusable) expect_repair();
   }
-  // What is damaged can be repaired, and the engine mounts the result.
+  // The damage can be repaired, and the engine mounts the result.
   void expect_repair() {
     std::string said;
     EXPECT_GT(image_->repair(true, &said).repair_count, 0u);
@@ -126,7 +126,7 @@ TEST_F(CheckPoolTest, DataIsOnlyVerifiedWhenAsked) {
 TEST_F(CheckPoolTest, SuperblockSlots) {
   for (const u64 offset : {format::superblock_offset_a, format::superblock_offset_b}) {
     image_->flip_bit(1, offset + 200, 3);
-    // The newest one, or the one before: a crash leaves it like that too, and nothing tells which it was.
+    // The newest one, or the previous one: a crash leaves the same state, and nothing shows which it was.
     const CheckResult result = image_->check();
     EXPECT_EQ(result.findings.count(FindingId::superblock_torn), 1u) << describe(result);
     EXPECT_EQ(result.findings.error_count(), 1u) << describe(result);
@@ -170,7 +170,7 @@ TEST_F(CheckPoolTest, ChunkMap) {
   expect(FindingId::chunk_map_damaged);
 }
 
-// The last page of the chunk that nobody has.
+// The last free page of the chunk.
 u64 last_free_page(PoolImage& image) {
   const BitmapSlotPlace place = newest_bitmap(image, 0);
   std::vector<u8> bitmap(place.bytes);
@@ -188,7 +188,7 @@ TEST_F(CheckPoolTest, ChunkHeaderAndBitmap) {
   expect(FindingId::chunk_header_damaged);
   image_->restore();
   image_->flip_bit(place.device, place.offset + page_size + 3, 1);
-  EXPECT_GT(image_->check().findings.error_count(), 0u);  // the older slot counts now
+  EXPECT_GT(image_->check().findings.error_count(), 0u);  // the older slot is the current one
 }
 
 TEST_F(CheckPoolTest, BitmapAgainstReachablePages) {
@@ -243,11 +243,11 @@ TEST_F(CheckPoolTest, InodeFields) {
     expect(damage.id);
     image_->restore();
   }
-  // What no map can reach is no size.
+  // A size beyond the reach of any map is invalid.
   image_->edit_inode(content().plain_file, [](format::Inode& inode) { inode.size_bytes = u64{1} << 60; });
   expect(FindingId::inode_size);
   image_->restore();
-  // Inline content has no map; its height counts all the same.
+  // Inline content has no map; its height must be valid nevertheless.
   image_->edit_inode(content().inline_file, [](format::Inode& inode) { inode.height = 6; });
   expect(FindingId::inode_field);
 }
@@ -263,7 +263,7 @@ TEST_F(CheckPoolTest, SymbolicLinks) {
 }
 
 TEST_F(CheckPoolTest, HeightOfTheOrphanBitmap) {
-  // Without pages any height would do.
+  // Without pages any height would be valid.
   image_->edit_inode(format::inode_number_orphan_bitmap, [](format::Inode& inode) {
     inode.slots[0] = {};
     inode.page_count = 0;
@@ -283,7 +283,7 @@ TEST_F(CheckPoolTest, FlagsOfUsers) {
   expect(FindingId::inode_page_count);
   EXPECT_EQ(image_->inode(number).flags, flags) << "a repair keeps them";
   image_->restore();
-  // The pool's own files have none.
+  // The pool's own files have no attributes.
   image_->edit_inode(format::inode_number_inode_bitmap,
                      [](format::Inode& inode) { inode.flags |= format::inode_flag_immutable; });
   const CheckResult own = image_->check();
@@ -450,13 +450,13 @@ std::vector<bool> chunks_in_use(PoolImage& image) {
   return in_use;
 }
 
-// Getting a chunk within a GPU's reach takes all its memory: a check asks for those that hold something.
+// Memory of a chunk that a GPU can reach is allocated completely, so a check requests only chunks with content.
 TEST_F(CheckPoolTest, ChunksWithoutPagesStayOutOfTheEnginesReach) {
   const std::vector<bool> in_use = chunks_in_use(*image_);
   const auto used = static_cast<u64>(std::count(in_use.begin(), in_use.end(), true));
   ASSERT_LT(used, in_use.size());
   EXPECT_EQ(image_->check_by(fsck::CheckEngine::cpu).chunks_mapped, used);
-  // Damage leads into one of them: it is looked at as well, and no other.
+  // Damage leads into one of them: this one is checked as well, and no other.
   const auto empty = static_cast<std::size_t>(std::find(in_use.begin(), in_use.end(), false) - in_use.begin());
   const u64 address = image_->open().chunks[empty].descriptor.base_address + 5 * page_size;
   const format::BlockPointer pointers[] = {format::BlockPointer::indirect(address),
@@ -490,7 +490,7 @@ std::vector<std::vector<bool>> regions_in_use(PoolImage& image) {
   return in_use;
 }
 
-// Nor do the free parts of chunks that hold something, which may have no memory at all.
+// The free parts of chunks with content stay out of reach too; they may have no memory at all.
 TEST_F(CheckPoolTest, RegionsWithoutPagesStayOutOfTheEnginesReach) {
   const std::vector<std::vector<bool>> in_use = regions_in_use(*image_);
   u64 used = 0;
@@ -502,7 +502,7 @@ TEST_F(CheckPoolTest, RegionsWithoutPagesStayOutOfTheEnginesReach) {
   }
   ASSERT_LT(chunk, in_use.size());
   EXPECT_EQ(image_->check_by(fsck::CheckEngine::cpu).regions_mapped, used);
-  // Damage leads into one of them: its chunk is looked at as a whole, and what is found is what the host finds.
+  // Damage leads into one of them: its chunk is checked as a whole, and the findings are those of the host.
   const auto region =
       static_cast<u64>(std::find(in_use[chunk].begin(), in_use[chunk].end(), false) - in_use[chunk].begin());
   const u64 address = image_->open().chunks[chunk].descriptor.base_address + (region * 512 + 5) * page_size;
@@ -521,7 +521,7 @@ TEST_F(CheckPoolTest, RegionsWithoutPagesStayOutOfTheEnginesReach) {
 }
 
 TEST_F(CheckPoolTest, DirectoryLoop) {
-  // The entry of `subdirectory` becomes one of `directory`, which so contains itself.
+  // The entry of `subdirectory` becomes an entry of `directory`, which then contains itself.
   const u64 root_leaf = image_->file_page_address(format::inode_number_root, 0);
   image_->edit_page(root_leaf, [&](u8* page) {
     format::DirectoryPageHeader header{};
@@ -541,7 +541,7 @@ TEST_F(CheckPoolTest, DirectoryLoop) {
 }
 
 TEST_F(CheckPoolTest, HostileBytesEndInAnAnswer) {
-  // Random rewrites of metadata with right checksums must neither crash nor hang the checker.
+  // Random changes of metadata with right checksums must neither crash nor hang the checker.
   std::mt19937_64 random(7);
   const u64 addresses[] = {image_->inode_page_address(1),
                            image_->inode_page_address(content().plain_file),

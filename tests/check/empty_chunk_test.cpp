@@ -1,5 +1,5 @@
-// What describes an empty chunk means nothing, as long as it is known that it is empty: damage there is no finding. In
-// all other cases the same damage is one.
+// The descriptors of an empty chunk have no meaning as long as it is known to be empty: damage to them is no finding.
+// In all other cases the same damage is a finding.
 #include <gtest/gtest.h>
 
 #include "check/check_agreement.hpp"
@@ -26,7 +26,7 @@ class EmptyChunk : public testing::Test {
   }
   void TearDown() override { image_->restore(); }
 
-  // The table has an entry for the first page of descriptors, and what it names does not match it.
+  // The table has an entry for the first page of descriptors, and the page does not match it.
   void break_descriptors() {
     HeaderImage area = image_->header_area(chunk_);
     image_->add_to_slot_sum(
@@ -61,7 +61,7 @@ TEST_F(EmptyChunk, WithAPageInUseItIs) {
   expect_descriptors_damaged(1);
 }
 
-// The slots that are left are not those that the superblock means: this chunk's may be one of the older ones.
+// The remaining slots are not those of the superblock: this chunk's may be one of the outdated ones.
 TEST_F(EmptyChunk, OneThatMayNotBeEmptyIs) {
   break_descriptors();
   const HeaderImage area = image_->header_area(chunk_);
@@ -74,7 +74,7 @@ TEST_F(EmptyChunk, OneThatMayNotBeEmptyIs) {
   EXPECT_EQ(result.findings.count(FindingId::descriptors_damaged), 1u) << describe(result);
 }
 
-// Its bitmap is what says that it is empty.
+// Its bitmap shows that it is empty.
 TEST_F(EmptyChunk, ItsBitmapIs) {
   const BitmapSlotPlace slot = newest_bitmap(*image_, chunk_);
   image_->flip_bit(slot.device, slot.offset + page_size + 7, 1);

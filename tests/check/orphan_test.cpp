@@ -1,5 +1,5 @@
-// Orphans whose pages went in a commit before the checkpoint that a crash left: fsck calls them sound, and a mount
-// frees what is left.
+// Orphans whose pages were freed by a commit before the checkpoint that a crash left: fsck accepts them, and a mount
+// frees the rest.
 #include <gtest/gtest.h>
 
 #include "check/check_agreement.hpp"
@@ -14,7 +14,7 @@ using fsck::CheckResult;
 using fsck::FindingId;
 
 u64 deep_directory = 0;
-u64 spare_file = 0;  // of as many pages as the directories are to have
+u64 spare_file = 0;  // with as many pages as the directories will have
 u64 deep_spare_file = 0;
 
 constexpr u64 emptied_pages = 5;
@@ -36,8 +36,8 @@ void leave_orphans(bench::BenchClient& client, const PoolImage& image) {
   EXPECT_EQ(remove(wire::Opcode::rmdir, "deep"), deep_directory);
 }
 
-// Page `index` of an empty directory that was split once for each bit, always at its first leaf, and whose tenth page
-// is a node below the root with the pages behind it.
+// Page `index` of an empty directory that was split once for each bit, always at its first leaf. Its tenth page is a
+// node below the root, followed by its pages.
 void write_split_page(u8* page, u64 index, u64 page_count) {
   constexpr u32 bits = format::directory_node_bits;
   const u64 node_page = bits + 1;
@@ -62,7 +62,7 @@ void write_split_page(u8* page, u64 index, u64 page_count) {
   fs::leaf_create(Lane{}, page, {level, depth, prefix});
 }
 
-// Directories shrink when their names go, so one of several pages gets those of a file.
+// Directories shrink when their names are removed, so a directory with several pages gets those of a file.
 void split_directory(PoolImage& image, u64 directory, u64 file) {
   const format::Inode from = image.inode(file);
   const format::Inode old = image.inode(directory);
@@ -97,7 +97,7 @@ class Orphans : public testing::Test {
 
   u64 pages_of(u64 number) const { return (image_->inode(number).size_bytes + page_size - 1) / page_size; }
 
-  // Of the pages of a directory, whether they hang at the inode or, with an unlucky seed, at an indirect block.
+  // Edits the slots of the pages of a directory: those of the inode or, with an unlucky seed, of an indirect block.
   void edit_slots(u64 number, const std::function<void(format::BlockPointer*)>& change) {
     const format::Inode inode = image_->inode(number);
     ASSERT_LE(inode.height, 1u);
@@ -107,8 +107,8 @@ class Orphans : public testing::Test {
                       [&](u8* page) { change(reinterpret_cast<format::BlockPointer*>(page)); });
   }
 
-  // As the commits of reclaim do, from the end: pages [kept, end) go, and their bits, and an indirect block without
-  // any.
+  // Like the commits of reclaim, from the end: removes pages [kept, end), their bits, and an indirect block without
+  // pages.
   void take_pages(u64 number, u64 kept) {
     const format::Inode inode = image_->inode(number);
     std::vector<u64> addresses;
@@ -174,7 +174,7 @@ TEST_F(Orphans, MayLackAnyOfTheirLastPages) {
   }
 }
 
-// Nothing leads to the first leaf when the node that came later is gone: it is read all the same.
+// When the later node is removed, nothing leads to the first leaf; it is read nevertheless.
 TEST_F(Orphans, PagesThatNothingLeadsToAnyMoreAreVerified) {
   const u64 size = pages_of(deep_directory);
   u32 found = 0;
@@ -220,7 +220,7 @@ TEST_F(Orphans, OthersMayNot) {
   }
 }
 
-// Pages beyond the end that an orphan says it has are damage as ever.
+// Pages of an orphan beyond its recorded end are damage as usual.
 TEST_F(Orphans, PagesBehindTheSizeAreFound) {
   image_->edit_inode(content().emptied_directory, [](format::Inode& inode) { inode.size_bytes = page_size; });
   const CheckResult result = image_->check();
@@ -228,7 +228,7 @@ TEST_F(Orphans, PagesBehindTheSizeAreFound) {
   expect_engines_agree(*image_, result);
 }
 
-// Something else is damaged: what has no pages costs nothing and is in nobody's way.
+// Something else is damaged: orphans without pages lose nothing and do not disturb the repair.
 TEST_F(Orphans, RepairGoesAroundThem) {
   for (const u64 kept : {0u, 2u}) {
     SCOPED_TRACE(kept);
@@ -247,7 +247,7 @@ TEST_F(Orphans, RepairGoesAroundThem) {
   }
 }
 
-// Of what is called an orphan only the last leaf is left, and that has the only name of a file.
+// Only the last leaf of an alleged orphan is left, and it has the only name of a file.
 TEST_F(Orphans, FilesOfADamagedOneAreSaved) {
   const u64 number = content().directory;
   const u64 page_count = pages_of(number);
@@ -263,7 +263,7 @@ TEST_F(Orphans, FilesOfADamagedOneAreSaved) {
   EXPECT_EQ(image_->repair().repair_count, 0u);
 }
 
-// The orphan bitmap was lost: what became of the directory is kept, with all that a directory needs.
+// The orphan bitmap was lost: the rest of the directory is kept, with everything that a directory needs.
 TEST_F(Orphans, LostOnesAreWholeAgainAfterARepair) {
   take_pages(content().emptied_directory, 2);
   take_pages(content().symlink, 0);

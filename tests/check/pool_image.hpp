@@ -1,4 +1,4 @@
-// A small pool with one of everything in it, as bytes, to be damaged and checked.
+// A small pool with one of everything, as bytes that tests damage and check.
 #pragma once
 
 #include <fcntl.h>
@@ -83,14 +83,14 @@ inline Content populate(bench::BenchClient& client) {
   attribute.length = 50;
   client.call(attribute, "set_attribute");
   client.sync();
-  client.set_times(content.plain_file);  // so that the two superblocks are of different epochs
+  client.set_times(content.plain_file);  // so the two superblocks are of different epochs
   client.sync();
   return content;
 }
 
 class PoolImage {
  public:
-  // `more` is done last, after populate().
+  // `more` is executed last, after populate().
   explicit PoolImage(const std::function<void(bench::BenchClient&, const PoolImage&)>& more = {}) {
     std::error_code none;
     const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
@@ -127,7 +127,7 @@ class PoolImage {
 
   // By the host's reader, the oracle.
   fsck::CheckResult check(bool check_data = true) const { return check_by(fsck::CheckEngine::none, check_data); }
-  // Or by an engine with threads.
+  // With an engine of threads.
   fsck::CheckResult check_by(fsck::CheckEngine engine, bool check_data = true) const {
     fsck::CheckOptions options;
     options.device_paths = paths_;
@@ -150,7 +150,7 @@ class PoolImage {
     return fsck::repair_pool(options);
   }
 
-  // A mount with an engine, which ends in good order.
+  // A mount with an engine, and a clean unmount.
   void mount_once() {
     touched_[0] = touched_[1] = true;
     server::PoolServer server(mount_options());
@@ -158,7 +158,7 @@ class PoolImage {
     EXPECT_TRUE(server.stop());
   }
 
-  // A file is made, opened without a name and freed. "" or what of it failed by damage.
+  // Creates a file, opens it without a name and frees it. Returns "" or the operation that failed because of damage.
   std::string refusal_of_changes() {
     touched_[0] = touched_[1] = true;
     try {
@@ -183,7 +183,7 @@ class PoolImage {
     }
   }
 
-  // As it was before any damage.
+  // Restores the state before any damage.
   void restore() {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
       if (!touched_[i]) continue;
@@ -192,7 +192,7 @@ class PoolImage {
     }
   }
 
-  // What is there now is what restore() brings back.
+  // The current state is what restore() restores.
   void keep() {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
       originals_[i] = read_file(paths_[i]);
@@ -228,12 +228,12 @@ class PoolImage {
         opened.columns[0].offset_bytes(), opened.descriptor.base_address, opened.descriptor.size_bytes / page_size,
         pool.superblock.epoch);
   }
-  // What a change of a header area adds to the superblocks' sum.
+  // Adds a change of a header area to the superblocks' sum.
   void add_to_slot_sum(u64 change) {
     edit_superblocks([&](format::Superblock& superblock) { superblock.slot_sum += change; });
   }
 
-  // Changes a page and makes its checksum right again, so that only its meaning is wrong.
+  // Changes a page and recomputes its checksum, so only its meaning is wrong.
   void edit_page(u64 address, const std::function<void(u8*)>& change) {
     fsck::PagePlace place{};
     {
@@ -317,14 +317,14 @@ struct BitmapSlotPlace {
   u64 bytes;
 };
 
-// The bitmap slot of a chunk that counts.
+// The current bitmap slot of a chunk.
 inline BitmapSlotPlace newest_bitmap(PoolImage& image, u32 chunk) {
   const HeaderImage area = image.header_area(chunk);
   const u32 device = image.open().chunks[chunk].columns[0].device_index();
   return {device, area.offset_of(area.slot_page(area.slot())), area.layout().bitmap_pages * page_size};
 }
 
-// Of page `bit` of a chunk, with right sums.
+// The bit of page `bit` of a chunk, with right sums.
 inline void flip_bitmap_bit(PoolImage& image, u32 chunk, u64 bit) {
   HeaderImage area = image.header_area(chunk);
   std::vector<u8> bitmap = area.bitmap();

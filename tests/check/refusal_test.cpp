@@ -1,6 +1,6 @@
-// What the engine refuses to read, fsck finds. Every field of an inode, a page of a directory, an indirect block and a
-// page of attributes is damaged in turn, with right checksums; an engine reads the whole tree. Where it answers EIO,
-// the host's reader and the engine's check must name an error.
+// fsck finds everything that the engine refuses to read. Every field of an inode, a page of a directory, an indirect
+// block and a page of attributes is damaged in turn, with right checksums; an engine reads the whole tree. If it
+// answers EIO, the host's reader and the engine's check must report an error.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr u64 buffer_bytes = u64{4} << 20;
 
-// Reads everything that has a name, and counts answers that are EIO.
+// Reads everything that has a name, and counts EIO answers.
 class TreeReader {
  public:
   explicit TreeReader(const PoolImage& image) {
@@ -38,7 +38,7 @@ class TreeReader {
     server_->stop();
   }
 
-  // The first thing that was refused, "" if nothing was.
+  // The first refused item, "" if nothing was refused.
   std::string read_all() {
     read_inode(format::inode_number_root, "/");
     std::vector<std::pair<u64, std::string>> waiting{{format::inode_number_root, "/"}};
@@ -120,13 +120,13 @@ class TreeReader {
       get.length = buffer_bytes;
       ask(get, "getxattr of " + path);
     }
-    // An access list that cannot be read shows when it has to be followed.
+    // An unreadable access list is noticed when it has to be evaluated.
     wire::Command access = command(wire::Opcode::access, inode);
     access.uid = access.gid = 77;
     access.mode = 4;
     ask(access, "access of " + path);
   }
-  // Where data is; a damaged size must not cost time.
+  // Reads at places with data; a damaged size must not cost time.
   void read_content(u64 inode, u64 size, const std::string& path) {
     wire::Command seek = command(wire::Opcode::seek, inode);
     seek.mode = SEEK_DATA;
@@ -189,7 +189,7 @@ class RefusalTest : public testing::Test {
     image_ = nullptr;
   }
 
-  // Damages a page, compares, and puts the page back.
+  // Damages a page, compares, and restores the page.
   void try_damage(u64 address, const std::string& what, const std::function<void(u8*)>& change) {
     SCOPED_TRACE(what);
     std::vector<u8> before(page_size);
@@ -213,7 +213,7 @@ class RefusalTest : public testing::Test {
     expect_same(host, image_->check_by(fsck::CheckEngine::cpu));
   }
 
-  // A field of `width` bytes at `offset` of a page, with values at its borders and near its own.
+  // Tests a field of `width` bytes at `offset` of a page with values at its limits and near its own.
   void damage_field(u64 address, u32 offset, u32 width, const std::string& name) {
     const u64 all = width == 8 ? ~u64{0} : (u64{1} << (8 * width)) - 1;
     u64 own = 0;
@@ -227,8 +227,8 @@ class RefusalTest : public testing::Test {
                  [&](u8* page) { std::memcpy(page + offset, &value, width); });
     }
   }
-  // Access lists in the page get other bytes, with right hashes. Whether the engine would follow them is asked of it
-  // directly: it reads them when a mode changes or a file is made.
+  // Changes bytes of access lists in the page, with right hashes. Whether the engine would accept them is tested
+  // directly: it reads them when a mode changes or a file is created.
   void damage_lists(u64 address) {
     u32 offset = 0;
     image_->edit_page(address, [&](u8* page) {
@@ -266,7 +266,7 @@ class RefusalTest : public testing::Test {
     EXPECT_GT(refused, 5u);
   }
   void TearDown() override {
-    // With few damages nothing may have been refused by chance.
+    // With few damages there may be no refusal by chance.
     if (!is_short()) {
       EXPECT_GT(refusal_count_, damage_count_ / 50) << "of " << damage_count_;
     }
@@ -278,7 +278,7 @@ class RefusalTest : public testing::Test {
   u64 damage_count_ = 0;
   u64 refusal_count_ = 0;
   u64 turn_ = 0;
-  // Of the damages that are tried: 1 is all of them.
+  // Of the possible damages; 1: all of them.
   const u64 stride_ = number_from("GPU4FS_REFUSAL_STRIDE", is_short() ? 17 : 3);
 };
 PoolImage* RefusalTest::image_ = nullptr;
@@ -321,7 +321,7 @@ TEST_F(RefusalTest, Inodes) {
   }
 }
 
-// A target lies in one written page.
+// A target is in one written page.
 TEST_F(RefusalTest, MapOfASymbolicLink) {
   const u64 number = image_->content().symlink;
   const u64 address = image_->inode_page_address(number);
@@ -339,7 +339,7 @@ TEST_F(RefusalTest, MapOfASymbolicLink) {
   });
 }
 
-// The two bitmap files are read when files come and go.
+// The two bitmap files are read when files are created and removed.
 TEST_F(RefusalTest, BitmapFiles) {
   using format::Inode;
   const Field fields[] = {GPU4FS_FIELD(Inode, size_bytes), GPU4FS_FIELD(Inode, mode),  GPU4FS_FIELD(Inode, height),
@@ -396,7 +396,7 @@ TEST_F(RefusalTest, DirectoryPages) {
       damage_field(address, entry + 8, 1, "first byte of a name");
     }
   }
-  // A directory that is named in itself.
+  // A directory with an entry of itself.
   try_damage(root, "the root names itself", [&](u8* page) {
     u16 entry = 0;
     std::memcpy(&entry, page + format::directory_leaf_slots_offset + offsetof(Slot, entry_offset), 2);

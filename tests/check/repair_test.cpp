@@ -1,5 +1,5 @@
-// fsck --repair: what is left of a pool with several kinds of damage, and that a repair that ends in the middle costs
-// nothing. That each kind of damage can be repaired is tested with the canaries (check_pool_test.cpp).
+// fsck --repair: what survives of a pool with several kinds of damage, and that an interrupted repair does no harm. The
+// canaries test that each kind of damage can be repaired (check_pool_test.cpp).
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,12 +23,12 @@ std::string describe(const CheckResult& result) {
   return text;
 }
 
-// Everything that a file is to its user.
+// Everything that a user sees of a file.
 struct FileState {
   u16 mode;
   u32 uid;
   u64 size_bytes;
-  std::string content;  // not of directories
+  std::string content;  // except for directories
   bool operator==(const FileState&) const = default;
 };
 
@@ -40,7 +40,7 @@ std::string content_of(fsck::MediumReader& reader, const format::Inode& inode) {
     format::BlockPointer pointer{};
     const u64 address = fsck::find_page(reader, inode, index, &pointer);
     if (address == 0 || pointer.is_unwritten()) continue;
-    // Of a damaged directory that became a file, for example.
+    // For example of a damaged directory that became a file.
     if (reader.read_page(address, page.get()) != fsck::PageState::good) return content + "<damaged>";
     content += fmt::format("<{}>", index);
     content.append(reinterpret_cast<const char*>(page->bytes), page_size);
@@ -143,7 +143,7 @@ TEST_F(RepairTest, RandomDamageLeavesTheOtherFilesAsTheyWere) {
       try {
         damage(random, victims);
       } catch (const pool::PoolError&) {
-        // What it wanted to damage cannot be found any more.
+        // The structure to be damaged is no longer found.
       }
     }
     std::string said;
@@ -195,8 +195,8 @@ TEST_F(RepairTest, SecondOwnerOfAPageGetsACopy) {
   EXPECT_NE(image_->inode(content().plain_file).slots[0].raw, image_->inode(content().sparse_file).slots[0].raw);
 }
 
-// Behind the greatest generation they begin again: a number that is freed does not get that of a number that was never
-// used, and inode 0 gets the latest one.
+// After the greatest generation they restart: a freed number does not get that of a number that was never used, and
+// inode 0 gets the latest one.
 TEST_F(RepairTest, GenerationsGoRound) {
   constexpr u32 greatest = ~u32{0};
   image_->edit_inode(content().plain_file, [&](format::Inode& inode) {
@@ -214,7 +214,7 @@ TEST_F(RepairTest, GenerationsGoRound) {
   EXPECT_EQ(image_->open().superblock.inode_file.generation, 500u);
 }
 
-// The n-th write of a repair fails, and nothing more is written: the pool is damaged as before, or repaired.
+// The n-th write of a repair fails, and nothing more is written: the pool is either damaged as before or repaired.
 TEST_F(RepairTest, EndInTheMiddleCostsNothing) {
   find_directory_pages();
   u32 failures = 0;

@@ -1,10 +1,10 @@
-// All states in which a crash may leave the devices of a recorded history, and what must be true of them.
+// All states in which a crash may leave the devices of a recorded history, and the conditions that they must meet.
 //
-// At each moment (a number of entries of the log) several variants (crash_medium.hpp).
+// At each moment (after a number of entries of the log) there are several variants (crash_medium.hpp).
 //
-// Whatever is there: the pool mounts; its tree is that of the model after some number of operations, at least as many
-// as the last acknowledged sync promised, at most as many as had begun; fsck finds no error; and it takes further
-// operations, which a second crash after their fsync does not undo.
+// In every state the pool mounts. Its tree is that of the model after some number of operations, at least as many as
+// the last acknowledged sync promised, at most as many as had begun. fsck finds no error. The pool accepts further
+// operations, and a second crash after their fsync does not undo them.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +21,13 @@
 
 namespace gpu4fs::test {
 
-// For the test of this test: flushes whose promise is not kept.
+// For the test of this test: flushes that have no effect.
 enum class DroppedFlush { none, before_superblock, before_acknowledgement };
 
 struct CrashOptions {
   DroppedFlush drops = DroppedFlush::none;
   u32 check_every = 6;  // states between two runs of fsck, and of the second crash
-  u32 cut_every = 20;   // states between two whose recovery is cut
+  u32 cut_every = 20;   // one of this number of states has its recovery interrupted by a crash
   u64 failure_max = 5;
   // Not empty: only this state, "history/moment/variant".
   std::string only;
@@ -36,9 +36,9 @@ struct CrashOptions {
 struct CrashCounts {
   u64 histories = 0;
   u64 states = 0;   // different ones, recovered
-  u64 equal = 0;    // moments and variants that were seen already
+  u64 equal = 0;    // moments and variants whose state was already seen
   u64 checked = 0;  // by fsck and a second crash
-  u64 cut = 0;      // states that a crash during a recovery left, recovered
+  u64 cut = 0;      // states left by a crash during a recovery, recovered
   std::vector<std::string> failures;
 };
 
@@ -130,7 +130,7 @@ class CrashExplorer {
     add_failure(id, problem + medium_.volatile_text());
   }
 
-  // What is wrong with the state in the image, empty: nothing.
+  // The fault of the state in the image, empty: none.
   std::string recover(bool checks, bool cuts) {
     if (checks) {
       const std::string found = check();
@@ -177,7 +177,7 @@ class CrashExplorer {
     std::string found;
   };
 
-  // A few moments of the recovery, or all.
+  // Interrupts the recovery at a few moments, or at all.
   std::string cut(RecordedRecovery& recovery) {
     constexpr u64 moment_count = 3;
     number_devices(recovery.entries);
@@ -220,7 +220,7 @@ class CrashExplorer {
                               record_.states[begun_ == 0 ? 0 : promised_]);
   }
 
-  // A little more, durable. Answers the state, or "further ..." what failed.
+  // Some more work, made durable. Returns the state, or "further ..." and the failure.
   static std::string work(CrashPool& pool) {
     FileClient client(pool.session());
     FileOperation op;
@@ -256,12 +256,12 @@ class CrashExplorer {
   }
 
  public:
-  // Of the state that this thread is at.
+  // The id of the state of this thread.
   static std::string& current_id() {
     static thread_local std::string id;
     return id;
   }
-  // Of the states that all threads are at, for those that end the process.
+  // The ids of the states of all threads, for failures that end the process.
   static std::string all_ids() {
     std::string text;
     for (const auto& [explorer, id] : ids()) text += "GPU4FS_CRASH_ID=" + id + "\n";

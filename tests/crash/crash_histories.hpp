@@ -1,5 +1,5 @@
-// The histories of the crash tests: every operation alone, every pair of operations on names, what checkpoints and a
-// full pool do in between, and random ones.
+// The histories of the crash tests: every operation alone, every pair of operations on names, effects of checkpoints
+// and of a full pool in between, and random ones.
 #pragma once
 
 #include <charconv>
@@ -17,7 +17,7 @@ struct NamedStep {
   void (*run)(CrashWriter&);
 };
 
-// On a bounded set of names; any may follow any other (then some fail, which is a history too).
+// On a limited set of names. Any step may follow any other; some then fail, which is a history too.
 inline const std::vector<NamedStep>& name_steps() {
   static const std::vector<NamedStep> steps = {
       {"create", [](CrashWriter& w) { w.create("n"); }},
@@ -132,7 +132,7 @@ inline const std::vector<NamedStep>& content_steps() {
 
 namespace detail {
 
-// A step may need a name that is not there (any more): then it is left out.
+// A step may need a name that does not exist; then it is left out.
 template <class Step>
 void try_step(CrashWriter& w, const Step& step) {
   try {
@@ -141,7 +141,7 @@ void try_step(CrashWriter& w, const Step& step) {
   }
 }
 
-// The step; durable; and something after it that nobody was promised.
+// The step, made durable, and another operation that was not promised.
 inline CrashHistory alone(const NamedStep& step, CrashPlace place) {
   CrashHistory history{fmt::format("alone_{}_{}", step.name, static_cast<u32>(place)), place, 6, {}};
   history.body = [run = step.run](CrashWriter& w) {
@@ -182,7 +182,7 @@ inline CrashHistory random_walk(u64 seed, CrashPlace place) {
     OperationSource source(seed, options);
     for (u32 i = 0; i < 24; ++i) {
       FileOperation op = source.next(w.model());
-      // What removes the filling of a full pool is not the point, and takes many commits.
+      // Removing the filling of a full pool is not the subject, and takes many commits.
       const auto big = w.model().nodes.at(PosixModel::root).entries.find("big");
       const bool fills = place == CrashPlace::nearly_full &&
                          big != w.model().nodes.at(PosixModel::root).entries.end() &&
@@ -196,12 +196,12 @@ inline CrashHistory random_walk(u64 seed, CrashPlace place) {
   return history;
 }
 
-// Of seed alone, so that an id names it.
+// Depends only on the seed, so an id identifies it.
 inline CrashHistory random_walk(u64 seed) {
   return random_walk(seed, static_cast<CrashPlace>(seed % crash_place_count));
 }
 
-// Space runs out in the middle of things.
+// The pool becomes full in the middle of the work.
 inline CrashHistory full_pool() {
   CrashHistory history{"full_pool", CrashPlace::nearly_full, 3, {}};
   history.body = [](CrashWriter& w) {
@@ -283,8 +283,8 @@ inline std::vector<NamedStep> relocation_steps() {
   };
 }
 
-// Files fill pages of the inode file and of their directory, all of which are given back; then their numbers are used
-// again.
+// Files fill pages of the inode file and of their directory, all of which are given back; then their numbers are
+// reused.
 inline CrashHistory shrinking(CrashPlace place) {
   CrashHistory history{fmt::format("shrinking_{}", static_cast<u32>(place)), place, 3, {}};
   history.body = [](CrashWriter& w) {
@@ -315,7 +315,7 @@ inline CrashHistory relocation(const NamedStep& step, CrashPlace place) {
 
 }  // namespace detail
 
-// `random_count`: of random histories, from `first_seed` on.
+// `random_count`: number of random histories, from `first_seed` on.
 inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_count) {
   std::vector<CrashHistory> list;
   for (u32 place = 0; place < crash_place_count; ++place) {
@@ -336,7 +336,7 @@ inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_coun
   return list;
 }
 
-// The history of that id, or none.
+// The history with that id, or none.
 inline std::vector<CrashHistory> crash_histories_of(const std::string& id) {
   const std::string_view prefix = "random_";
   std::vector<CrashHistory> found;

@@ -1,8 +1,8 @@
-// What a crash test does to a pool, and the record of it: every write and flush of the devices, and between them when
-// each operation began and ended.
+// The work of a crash test on a pool, and its record: every write and flush of the devices, and between them the
+// beginning and end of each operation.
 //
-// Marks in the log: 2 * i when operation i begins, 2 * i + 1 when it has been acknowledged. The state after the first
-// i operations is states[i]; an operation that failed changes nothing.
+// Marks in the log: 2 * i when operation i begins, 2 * i + 1 when it has been acknowledged. The state after the first i
+// operations is states[i]; an operation that failed changes nothing.
 #pragma once
 
 #include <functional>
@@ -32,13 +32,13 @@ struct CrashRecord {
   DeviceBytes before;  // the devices when the log begins
   std::vector<device::WriteLogEntry> entries;
   std::vector<std::string> states;                // by number of operations
-  std::vector<std::vector<std::string>> in_part;  // by operation: other states that a crash in it may leave
-  std::vector<bool> is_sync;                      // by operation: it promises all before it
-  std::vector<std::string> operations;            // for people
-  std::string problem;                            // not empty: engine and model differ without any crash
+  std::vector<std::vector<std::string>> in_part;  // by operation: other states that a crash during it may leave
+  std::vector<bool> is_sync;                      // by operation: it makes all earlier ones durable
+  std::vector<std::string> operations;            // for users
+  std::string problem;                            // not empty: engine and model differ even without a crash
 };
 
-// Does operations on a pool and on its model.
+// Executes operations on a pool and on its model.
 class CrashWriter {
  public:
   CrashWriter(ServedPool& pool, PosixModel model, device::WriteLog* log, CrashRecord* record)
@@ -59,10 +59,10 @@ class CrashWriter {
 
   virtual ~CrashWriter() = default;
 
-  // The pool is nearly full: a write takes several commits, and a crash may leave the first of them.
+  // The pool is nearly full: a write takes several commits, and a crash may leave only the first ones.
   void expect_short_writes() { expects_short_writes_ = true; }
 
-  // Answers what the engine does. Follows it in the model.
+  // Returns the engine's answer and updates the model.
   virtual client::Reply run(const FileOperation& op) {
     const u64 index = record_->operations.size();
     const std::set<int> expected = model_.expect(op);
@@ -84,7 +84,7 @@ class CrashWriter {
     return reply;
   }
 
-  // The states after what a write may have done, up to a page border, when the next operation has not begun.
+  // The states after parts of a write, up to a page border, before the next operation has begun.
   std::vector<std::string> short_writes(const FileOperation& op, const std::vector<u8>& content) {
     std::vector<std::string> states;
     if (!expects_short_writes_ || op.opcode != wire::Opcode::write) return states;
@@ -100,12 +100,12 @@ class CrashWriter {
     return states;
   }
 
-  // Of names, by path.
+  // On names, by path.
   u64 create(const std::string& path) { return named(wire::Opcode::create, path, 0644).result; }
   u64 mkdir(const std::string& path) { return named(wire::Opcode::mkdir, path, 0755).result; }
   void mknod(const std::string& path) { named(wire::Opcode::mknod, path, S_IFIFO | 0600); }
   void unlink(const std::string& path) { named(wire::Opcode::unlink, path, 0); }
-  // The name, and the file if nobody else names it.
+  // Removes the name, and the file if it has no other name.
   void remove(const std::string& path) {
     FileOperation op;
     op.opcode = wire::Opcode::reclaim;
@@ -139,7 +139,7 @@ class CrashWriter {
     op.mode = 0600;
     run(op);
   }
-  // Of files.
+  // On files.
   void on_file(wire::Opcode opcode, const std::string& path, u64 offset, u64 length, u32 mode = 0) {
     FileOperation op;
     op.opcode = opcode;
@@ -206,9 +206,9 @@ class CrashWriter {
   }
   void fsync(const std::string& path) { on_file(wire::Opcode::fsync, path, 0, 0); }
   void sync() { on_file(wire::Opcode::sync, "", 0, 0); }
-  // Durable, but nobody was promised it.
+  // Makes the state durable, without a promise to anyone.
   virtual void checkpoint() { ServedPool::require(pool_.checkpoint(), "a checkpoint"); }
-  // Pages move to other places, which nobody sees.
+  // Moves pages to other places, invisibly for users.
   RelocationDriver relocation() {
     session::ServerSession& session = pool_.management();
     return {[&session](wire::Command command) { return session.call(command); }, session.producer().data};
@@ -217,7 +217,7 @@ class CrashWriter {
     ServedPool::require(relocation().step(wire::RelocateStep::freeze, chunk).status, "freezing");
   }
   void unfreeze(u32 chunk) { relocation().step(wire::RelocateStep::unfreeze, chunk); }
-  // Of all files and all metadata what lies in frozen chunks.
+  // Moves everything of all files and metadata that is in frozen chunks.
   void move_everything() { ServedPool::require(relocation().move_everything(), "moving everything"); }
   void move(const std::string& path, u32 mask) {
     ServedPool::require(relocation().move(wire::RelocateStep::data, at(path), mask), "moving a file");
@@ -255,7 +255,7 @@ inline constexpr u32 crash_place_count = 4;
 struct CrashHistory {
   std::string id;
   CrashPlace place = CrashPlace::one_device;
-  u32 variants = 2;  // random states at each moment, beside the one with all writes and the one without any
+  u32 variants = 2;  // random states at each moment, besides the one with all writes and the one without any
   std::function<void(CrashWriter&)> body;
 };
 
@@ -274,7 +274,7 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
   writer.set_attribute("a", "user.x", 20);
   writer.mkdir("e");
   if (place != CrashPlace::nearly_full) return;
-  // Blocks behind the end: nothing to read, nothing to compare.
+  // Blocks after the end: they cannot be read or compared.
   writer.create("big");
   for (u64 length = u64{1} << 20, offset = 0; length >= 4 * page_size; length /= 2) {
     FileOperation op;
@@ -287,7 +287,7 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
       if (writer.run(op).status != Status::ok) break;
     }
   }
-  // Some operations shall still work.
+  // Some operations must still succeed.
   writer.on_file(wire::Opcode::fallocate, "big", 0, 32 * page_size, 3);
 }
 
@@ -296,7 +296,7 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
 struct CrashPoolShape {
   u32 device_count = 1;
   std::string profile = "single";
-  u32 stripe_length_bytes = 0;     // 0: as mkfs has it
+  u32 stripe_length_bytes = 0;     // 0: the default of mkfs
   u64 size_bytes = u64{11} << 20;  // of each device
 };
 
@@ -311,7 +311,7 @@ inline DeviceContent device_content(const pool::DeviceFile& file) {
   return content;
 }
 
-// `more`: what is done after the small tree.
+// `more`: the work after the small tree.
 inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
                                  const std::function<void(CrashWriter&)>& more = nullptr) {
   DeviceFolder folder;
@@ -328,7 +328,7 @@ inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
   for (u32 i = 0; i < device_count; ++i) {
     pool::DeviceFile file =
         pool::DeviceFile::open(folder.device(i), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
-    // Equal runs shall write equal things.
+    // Equal runs must have equal writes.
     pool::SuperblockProbe probe = pool::probe_superblocks(file);
     format::Superblock superblock = *probe.newest();
     superblock.name_hash_seed = 1;
@@ -361,7 +361,7 @@ inline CrashBase make_crash_base(CrashPlace place) {
   return make_crash_base(shape, place);
 }
 
-// Made once for all tests of a program.
+// Created once for all tests of a program.
 inline const CrashBase& base_of(CrashPlace place) {
   static const CrashBase bases[] = {make_crash_base(CrashPlace::one_device), make_crash_base(CrashPlace::two_devices),
                                     make_crash_base(CrashPlace::nearly_full), make_crash_base(CrashPlace::mixed)};

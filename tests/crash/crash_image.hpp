@@ -1,4 +1,4 @@
-// The devices of a pool in memory, put back and changed by pages.
+// The devices of a pool in memory, which can be changed and restored by pages.
 #pragma once
 
 #include <sys/mman.h>
@@ -18,7 +18,7 @@
 
 namespace gpu4fs::test {
 
-// Files without names that hold the devices; `pristine` is what they go back to.
+// Files without names that hold the devices; `pristine` is the state that is restored.
 class CrashImage {
  public:
   explicit CrashImage(const DeviceBytes& bytes) : pristine_(bytes), dirty_(bytes.size()) {
@@ -49,7 +49,7 @@ class CrashImage {
   }
   u64 size(u32 device) const { return pristine_[device].size(); }
 
-  // Changes what reset() goes back to, and the image.
+  // Changes the image and the state that reset() restores.
   void write_pristine(u32 device, u64 offset, const u8* bytes, u64 length) {
     const u8* const memory = pristine_[device].data();
     const u64 end = offset + length;
@@ -65,11 +65,11 @@ class CrashImage {
     std::memcpy(memory_[device] + offset, bytes, length);
     touch(device, offset, length);
   }
-  // Somebody else changes the image there.
+  // The image was changed there by other code.
   void touch(u32 device, u64 offset, u64 length) {
     for (u64 page = offset / page_size; page * page_size < offset + length; ++page) dirty_[device].insert(page);
   }
-  // Somebody else has changed the image, nobody knows where.
+  // Other code has changed the image in unknown places.
   void find_changes() {
     for (u32 i = 0; i < device_count(); ++i) {
       for (const u64 page : possible_pages(i)) {
@@ -85,9 +85,9 @@ class CrashImage {
       dirty_[i].clear();
     }
   }
-  // What the image holds now, to come back to.
+  // The current content of the image, to return to it.
   struct Saved {
-    std::vector<std::set<u64>> pages;    // by device, those that reset() would put back
+    std::vector<std::set<u64>> pages;    // by device, those that reset() would restore
     std::vector<std::vector<u8>> bytes;  // of them
   };
   Saved save() const {
@@ -112,7 +112,7 @@ class CrashImage {
       }
     }
   }
-  // Of all that ever changed, against the image at the beginning; equal images have equal ones.
+  // A hash of all changes since the beginning; equal images have equal hashes.
   u64 hash() {
     u64 hash = 0;
     for (u32 i = 0; i < device_count(); ++i) {
@@ -144,7 +144,7 @@ class CrashImage {
     return xxh3_64(memory + page * page_size, page_size, page * 64 + device);
   }
 
-  // Those that may not be zero, here or in what reset() goes back to.
+  // Pages that may not be zero, here or in the state that reset() restores.
   std::set<u64> possible_pages(u32 device) const {
     std::set<u64> pages = pages_with_content(descriptors_[device]);
     pages.insert(pristine_[device].pages().begin(), pristine_[device].pages().end());
@@ -156,7 +156,7 @@ class CrashImage {
   }
 
   DeviceBytes pristine_;
-  u64 pristine_hash_ = 0;  // of its pages, less that of what they were at the beginning
+  u64 pristine_hash_ = 0;  // of its pages, minus that of their original content
   std::vector<int> descriptors_;
   std::vector<u8*> memory_;
   std::vector<std::set<u64>> dirty_;

@@ -1,8 +1,8 @@
-// What a crash leaves on the devices of an image while a log of writes and flushes is followed.
+// The possible contents of an image's devices after a crash, while a log of writes and flushes is followed.
 //
-// The writes in front of the last flush that has ended are on the medium; of those behind it, the volatile ones, any
-// part may be. Variant 0 has all of them, variant 1 none, variant 2 and up are random: subsets, all but one, only
-// one, single ones torn at 512 or 16 bytes, other orders.
+// The writes before the last flush that has ended are on the medium. Of the later ones, the volatile ones, any part may
+// be. Variant 0 has all of them, variant 1 none. Variants from 2 on are random: subsets, all but one, only one, single
+// ones torn at 512 or 16 bytes, other orders.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,11 @@ namespace gpu4fs::test {
 
 class CrashMedium {
  public:
-  // Both outlive it. The image holds what the devices held before the first entry.
+  // Both outlive it. The image holds the content of the devices before the first entry.
   CrashMedium(CrashImage& image, const std::vector<device::WriteLogEntry>& entries)
       : image_(image), entries_(entries) {}
 
-  // The entry at `index` has happened. `forgets_flush`: should it end a flush, nothing of it is kept.
+  // The entry at `index` has happened. `forgets_flush`: if it ends a flush, the flush has no effect.
   void follow(u64 index, bool forgets_flush = false) {
     const device::WriteLogEntry& entry = entries_[index];
     switch (entry.kind) {
@@ -45,10 +45,10 @@ class CrashMedium {
 
   bool has_volatile() const { return !volatile_.empty(); }
 
-  // Puts the state into the image; the same for the same arguments.
+  // Stores the state in the image; equal arguments give equal states.
   void build(u64 seed, u64 variant) {
     image_.reset();
-    // Whoever writes a device announces it, so everything is known that has to be put back.
+    // All writes to a device are announced, so all changes that must be undone are known.
     if (++builds_ % 64 == 0 && !image_.is_pristine()) throw std::runtime_error("a write that was not announced");
     if (variant == 1) return;
     Sequence random(seed);
@@ -114,7 +114,8 @@ class CrashMedium {
   u64 builds_ = 0;
 };
 
-// Devices are numbered in a log as they came, and named by their index; here they get that index.
+// A log numbers devices in the order of their appearance, and their names contain their index; here they get this
+// index.
 inline void number_devices(std::vector<device::WriteLogEntry>& entries) {
   std::map<u32, u32> index_of;
   for (device::WriteLogEntry& entry : entries) {

@@ -1,4 +1,4 @@
-// CrashPool: a pool of a CrashImage with an engine without threads over it; what is written passes layers.
+// CrashPool: a pool of a CrashImage with an engine without threads; its writes pass layers.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace gpu4fs::test {
 
-// Tells the image what changes.
+// Reports changes to the image.
 class TouchLayer : public device::StackLayer {
  public:
   TouchLayer(CrashImage& image, u32 device) : image_(image), device_(device) {}
@@ -25,7 +25,7 @@ class TouchLayer : public device::StackLayer {
   u32 device_;
 };
 
-// No threads: workers, and whoever waits.
+// No threads, neither workers nor waiting ones.
 class LoneParts : public CpuParts {
  public:
   explicit LoneParts(const TestPoolOptions& options) : CpuParts(options), worker_count_(options.worker_count) {}
@@ -43,14 +43,14 @@ using FlushDevices = std::function<Status(u64 device)>;
 using DeviceLayers = std::vector<std::unique_ptr<device::StackLayer>>;
 
 struct CrashPoolSetup {
-  // What is written and flushed goes there; without, flushes are not asked for, as the image is memory.
+  // Writes and flushes are recorded there; without it flushes are not requested, because the image is memory.
   std::shared_ptr<device::WriteLog> log;
   const char* where = "";      // see LoneEngine
-  bool logs_recovery = false;  // also what a recovery writes
+  bool logs_recovery = false;  // also writes of a recovery
   TestPoolOptions options = crash_pool_options();
   // More layers, above the log.
   std::function<void(u32 device, DeviceLayers& layers)> add_layers = nullptr;
-  // Another engine than one of a single worker.
+  // An engine other than one with a single worker.
   std::function<std::unique_ptr<LoneEngine>(engine::Engine* engine, FlushDevices flush)> make_engine = nullptr;
 };
 
@@ -65,8 +65,8 @@ class LoneServing {
     const std::shared_ptr<device::WriteLog> log = log_seed != 0 || setup.logs_recovery ? setup.log : nullptr;
     map_devices(image, setup, pool, log);
     engine_ = assemble_engine(parts_, setup.options, pool, devices_, log_seed);
-    // What was recorded lies in other chunks than what is done after a crash, where there are two: so what a lost
-    // checkpoint left behind is not overwritten by the next one.
+    // Recorded work and work after a crash use different chunks if there are two. So the next checkpoint does not
+    // overwrite what a lost one left.
     const u32 worker = log != nullptr ? 1 : 0;
     FlushDevices flushes = [this](u64 which) { return flush(which); };
     host_ = setup.make_engine ? setup.make_engine(engine_, flushes)

@@ -1,6 +1,6 @@
-// The state of a tree as a text in which nothing stands that a crash may change: no times, no inode numbers. Equal
-// texts, equal trees. One line a name: path, type, rights, owner, links, content, extended attributes; a further name
-// of a file says which name it was first seen under.
+// The state of a tree as a text without anything that a crash may change: no times, no inode numbers. Trees are equal
+// if their texts are. One line for each name: path, type, rights, owner, links, content, extended attributes. Another
+// name of a file names the first one.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ inline u64 text_hash(const void* bytes, u64 length, u64 seed = 0) {
   return xxh3_64(length == 0 ? &none : bytes, length, seed);
 }
 
-// Contents are hashed in units, each with the hash of the one before as its seed.
+// Contents are hashed in units, each with the hash of the previous one as its seed.
 inline constexpr u64 content_unit = u64{24} << 10;
 
 inline std::string content_text(const SparseBytes& content) {
@@ -29,7 +29,7 @@ inline std::string content_text(const SparseBytes& content) {
   return fmt::format(" {} bytes {:x}", content.size(), hash);
 }
 
-// What the model holds; orphans are left out.
+// The state of the model, without orphans.
 class ModelText {
  public:
   explicit ModelText(const PosixModel& model) : model_(model) { add("/", PosixModel::root); }
@@ -60,7 +60,7 @@ class ModelText {
   std::string text_;
 };
 
-// What an engine says. Failures are part of the text.
+// The state according to an engine. Failures are part of the text.
 class PoolText {
  public:
   explicit PoolText(client::Session& session, u64 root = PosixModel::root) : client_(session) { add("/", root); }

@@ -1,5 +1,5 @@
-// The bytes of a pool's devices, apart from the pool. Pools of tests are nearly empty, so only pages with content are
-// copied, and only they take memory.
+// The bytes of a pool's devices, independent of the pool. Pools of tests are nearly empty, so only pages with content
+// are copied and take memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -18,7 +18,7 @@
 
 namespace gpu4fs::test {
 
-// Numbers of the pages of a file in memory that are no holes.
+// Numbers of the pages of a memory file that are not holes.
 inline std::set<u64> pages_with_content(int descriptor) {
   std::set<u64> pages;
   for (off_t end = 0;;) {
@@ -68,7 +68,7 @@ class DeviceContent {
     std::memcpy(memory_ + offset, bytes, length);
     for (u64 page = offset / page_size; page * page_size < offset + length; ++page) pages_.insert(page);
   }
-  // Into memory that is zero and as long.
+  // Copies into zeroed memory of the same length.
   static void copy_to(const DeviceContent& from, u8* memory) {
     for (const u64 page : from.pages_)
       std::memcpy(memory + page * page_size, from.memory_ + page * page_size, page_size);

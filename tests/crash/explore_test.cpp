@@ -1,12 +1,12 @@
-// A crash at any moment, with any part of what was not flushed on the medium, loses nothing that was promised and
+// A crash at any moment, with any part of the unflushed writes on the medium, loses nothing that was promised and
 // leaves a pool that works (crash_explorer.hpp has the rules).
 //
 // Environment:
-//   GPU4FS_CRASH_ID        "history/moment/variant": this state only, as a failure printed it, whatever else is given
-//   GPU4FS_CRASH_RANDOM    number of random histories, 45 if not given
-//   GPU4FS_CRASH_SEED      of the first of them, 1 if not given
-//   GPU4FS_CRASH_CUT       of so many states the recovery of one is cut, 20 if not given
-//   GPU4FS_CRASH_SECONDS   no further history is begun after this time, 345 if not given
+//   GPU4FS_CRASH_ID        "history/moment/variant": only this state, as printed by a failure; overrides all others
+//   GPU4FS_CRASH_RANDOM    number of random histories, default 45
+//   GPU4FS_CRASH_SEED      of the first of them, default 1
+//   GPU4FS_CRASH_CUT       one of this number of states has its recovery interrupted, default 20
+//   GPU4FS_CRASH_SECONDS   no further history begins after this time, default 345
 //   GPU4FS_TEST_SCALE      percent of the histories (cmake/tests.cmake)
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -75,8 +75,8 @@ CrashCounts explore_all(const std::vector<CrashHistory>& histories, const std::v
 class CrashExplorerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Pools come and go a hundred times a second. Giving their memory back and getting it again, page by page and
-    // zeroed, was most of the time.
+    // Pools are created and destroyed a hundred times a second. Releasing their memory and allocating it again, page by
+    // page and zeroed, was most of the time.
     ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
     ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
     previous_ = set_check_handler([](const CheckFailure& failure) {
@@ -107,13 +107,13 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
     std::fflush(stdout);
   }
   std::vector<CrashHistory> chosen;
-  // Sanitizers find in half of what others of their tests take what there is to find.
+  // With sanitizers half of the histories suffice.
   const std::size_t percent = scaled(100) >= 100 ? 100u : std::max(scaled(100) / 2, 1u);
   for (std::size_t i = 0; i < histories.size(); ++i) {
     const bool in_scale = i * percent / 100 != (i + 1) * percent / 100;
     if (only != nullptr || in_scale) chosen.push_back(std::move(histories[i]));
   }
-  // Of all kinds from the beginning on, should the time be short.
+  // Histories of all kinds come early, in case the time is short.
   Sequence random(1);
   for (std::size_t i = chosen.size(); i > 1; --i) std::swap(chosen[i - 1], chosen[random.next() % i]);
   const auto begin = std::chrono::steady_clock::now();
@@ -139,7 +139,7 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
       static_cast<unsigned long long>(counts.cut), counts.failures.size(), seconds);
 }
 
-// What a failure prints names its history, whatever seeds were explored.
+// The id in a failure identifies its history, whatever seeds were explored.
 TEST_F(CrashExplorerTest, AnIdNamesItsHistory) {
   for (const CrashHistory& history : crash_histories(777000, 4)) {
     const std::vector<CrashHistory> found = crash_histories_of(history.id);
@@ -157,7 +157,7 @@ TEST_F(CrashExplorerTest, AnIdNamesItsHistory) {
   EXPECT_TRUE(counts.failures.empty()) << counts.failures.front();
 }
 
-// The oracle can tell: on a device that forgets flushes, states are wrong.
+// The oracle works: on a device that forgets flushes, some states are wrong.
 CrashCounts explore_dropping(DroppedFlush drops) {
   CrashOptions options;
   options.drops = drops;

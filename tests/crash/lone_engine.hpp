@@ -1,5 +1,5 @@
-// An engine without threads: whoever waits for a command executes everything, flushes included. Single steps in one
-// order, so that equal commands write equal things in an equal order, and nothing is started or stopped.
+// An engine without threads: the thread that waits for a command executes everything, flushes included. It executes
+// single steps in one order, so equal commands write equal data in an equal order, and nothing is started or stopped.
 #pragma once
 
 #include <cstdio>
@@ -15,8 +15,8 @@ namespace gpu4fs::test {
 
 class LoneEngine : public engine::EngineHost {
  public:
-  // `flush`: carries out a flush of the device, or of all (~0). `where`: printed when nothing moves any more.
-  // `worker`: the number of the worker that this engine is; its space comes from the allocation shard of that number.
+  // `flush`: executes a flush of the device, or of all (~0). `where`: printed if there is no progress. `worker`: the
+  // number of the worker that this engine is, whose space comes from the allocation shard with this number.
   LoneEngine(engine::Engine* engine, std::function<Status(u64 device)> flush, const char* where, u32 worker)
       : engine_(engine),
         table_(engine, 1),
@@ -46,14 +46,14 @@ class LoneEngine : public engine::EngineHost {
   engine::EngineCounters counters() const override { return table_.counters(); }
   u64 durable_epoch() const override { return table_.durable_epoch(); }
 
-  // Until nothing is left to do.
+  // Until there is no work left.
   void drain() {
     while (step()) {
     }
   }
 
  protected:
-  // Something that moves the engine on; false: nothing does.
+  // One step of progress; false: there is none.
   virtual bool step() {
     if (engine::worker_step(Lane{}, *engine_, worker_)) return true;
     ring::Upcall upcall{};
@@ -62,7 +62,7 @@ class LoneEngine : public engine::EngineHost {
     return true;
   }
   bool read_upcall(ring::Upcall* upcall) { return upcalls_.read(upcall); }
-  // Carries it out and says so.
+  // Executes and answers it.
   void answer(const ring::Upcall& upcall) {
     if (!ring::wants_answer(upcall.kind)) return;
     const Status result =

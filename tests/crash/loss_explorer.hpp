@@ -1,9 +1,9 @@
 // Crashes of pools with redundancy that also lose devices, before the recovery or after it.
 //
-// A lost device has garbage, or zeros, all over its chunk area; its superblocks, tree, chunk map and log are there.
-// Whatever a crash left (crash_medium.hpp) and whichever devices are lost of as many as the level may lose: the pool
-// mounts; its tree is that of the model after some number of operations, as crash_explorer.hpp has it; no read fails;
-// it takes further operations. What a recovery found is what is found when devices are lost after it.
+// A lost device has garbage, or zeros, all over its chunk area; its superblocks, tree, chunk map and log are intact. In
+// every state after a crash (crash_medium.hpp), and with every set of devices that the level may lose, the pool mounts.
+// Its tree is that of the model after some number of operations, as in crash_explorer.hpp. No read fails, and the pool
+// accepts further operations. If devices are lost after the recovery, the state is the one that the recovery found.
 #pragma once
 
 #include <set>
@@ -19,7 +19,7 @@
 namespace gpu4fs::test {
 
 struct LossOptions {
-  bool all_sets = false;  // else one a state before the recovery and one after it
+  bool all_sets = false;  // otherwise one for each state before the recovery and one after it
   u32 before_every = 1;   // states between two that lose devices before the recovery
   u32 after_every = 1;    // the same after it
   u64 first_moment = 0;   // of the log; no state before it
@@ -36,7 +36,7 @@ struct LossCounts {
   std::vector<std::string> failures;
 };
 
-// Where the chunks of a pool begin on its devices, and how many devices each may lose.
+// The beginning of a pool's chunks on its devices, and how many devices each may lose.
 struct LossShape {
   std::vector<pool::OpenedChunk> chunks;
   std::vector<u64> area_offsets;  // by device
@@ -57,7 +57,7 @@ struct LossShape {
     return shape;
   }
 
-  // Sets of devices, a bit each.
+  // Sets of devices, one bit for each device.
   std::vector<u32> sets() const {
     std::vector<u32> sets;
     for (u32 set = 1; set < 1u << area_offsets.size(); ++set) {
@@ -73,8 +73,7 @@ struct LossShape {
       return std::pair(a.device, a.offset) < std::pair(b.device, b.offset);
     }
   };
-  // Of the row that a page of a device belongs to: its data pages by slot, then its parities. Nothing for a page that
-  // is in no row.
+  // The row of a device's page: its data pages by slot, then its parities. Empty for a page that is in no row.
   std::vector<Place> row_of(const Place& page) const {
     for (const pool::OpenedChunk& chunk : chunks) {
       if (chunk.descriptor.level < format::RaidLevel::raid5) continue;
@@ -136,7 +135,7 @@ class LossExplorer {
     return std::move(counts_);
   }
 
-  // The state that this thread is at.
+  // The state of this thread.
   static std::string& current_id() {
     static thread_local std::string id;
     return id;
@@ -191,7 +190,7 @@ class LossExplorer {
     return {sets[Sequence(seed).next() % sets.size()]};
   }
 
-  // Changes the image: those devices' chunk areas are overwritten.
+  // Changes the image: overwrites the chunk areas of these devices.
   void lose(u32 set, bool by_zeros) {
     stage_ = "lost";
     for (u32 i = 0; i < image_.device_count(); ++i) {
@@ -234,7 +233,7 @@ class LossExplorer {
     return "";
   }
 
-  // Mounts the image. `found`: gets the tree, and nothing more is done; nullptr: further operations are.
+  // Mounts the image. `found`: receives the tree, and nothing more is done; nullptr: executes further operations.
   std::string recover(std::string* found) {
     std::string after;
     {
@@ -262,7 +261,7 @@ class LossExplorer {
                        begun_, record_.states[promised_]);
   }
 
-  // A little more, durable. Answers the state, or "further ..." what failed.
+  // Some more work, made durable. Returns the state, or "further ..." and the failure.
   static std::string work(CrashPool& pool) {
     FileClient client(pool.session());
     FileOperation op;

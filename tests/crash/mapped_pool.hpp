@@ -1,5 +1,5 @@
-// MappedPool: a pool of a CrashImage with an engine that has workers of its own and writes straight to the devices'
-// memory, as a GPU does: no layers, no flushes. Which engine, `Parts` says (support/basic_test_pool.hpp).
+// MappedPool: a pool of a CrashImage with an engine that has workers of its own and writes directly to the devices'
+// memory, like a GPU: no layers, no flushes. `Parts` selects the engine (support/basic_test_pool.hpp).
 #pragma once
 
 #include <cstdio>
@@ -42,7 +42,7 @@ class MappedServing {
   }
 
   engine::EngineHost& host() { return *host_; }
-  engine::Engine* engine() { return engine_; }  // not for the host to look at if that is a GPU's
+  engine::Engine* engine() { return engine_; }  // the host must not read it if it is on a GPU
   void drain() {}                               // the host's stop() does it
 
  private:

@@ -1,5 +1,5 @@
-// What an operation changes is one record of the log, so that a crash leaves all of it or nothing. Operations of many
-// commits (docs/internals/durability.md) do not come up: files are small, and the pools have room.
+// An operation's changes are one record of the log, so a crash leaves all of it or nothing. Operations of many commits
+// (docs/internals/durability.md) do not occur: files are small, and the pools have room.
 #include <gtest/gtest.h>
 
 #include "crash/crash_histories.hpp"
@@ -37,7 +37,7 @@ class RecordCounter : public CrashWriter {
   u64 operation_count_ = 0;
 };
 
-// Which operations of the history make several records.
+// The operations of the history that make several records.
 std::string several_of(const CrashHistory& history, u64* record_count) {
   const CrashBase& base = base_of(history.place);
   CrashImage image(base.devices);
@@ -69,7 +69,7 @@ TEST(OneRecord, RandomOperations) {
   EXPECT_GT(count, 1000u);
 }
 
-// What the crash explorer is to see does happen.
+// The situation that the crash explorer has to test does occur.
 TEST(CrashHistories, ShrinkingGivesPagesBack) {
   for (const CrashPlace place : {CrashPlace::one_device, CrashPlace::two_devices, CrashPlace::mixed}) {
     const CrashHistory history = detail::shrinking(place);

@@ -1,4 +1,4 @@
-// A pool of a CrashImage, mounted; what serves it is a parameter (CrashPool: crash_pool.hpp, MappedPool:
+// A mounted pool of a CrashImage; the class that serves it is a parameter (CrashPool: crash_pool.hpp, MappedPool:
 // mapped_pool.hpp).
 //
 // A class that serves has:
@@ -8,8 +8,8 @@
 //                                       // maps the devices and starts an engine; with the seed 0 one that replays
 //     Host& host();
 //     engine::Engine* engine();
-//     void drain();                     // what was begun ends
-//     ~Serving();                       // the engine ends; the image knows what was changed
+//     void drain();                     // completes the work that has begun
+//     ~Serving();                       // the engine ends; the image knows all changes
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ inline TestPoolOptions crash_pool_options() {
   return options;
 }
 
-// What is done to a mounted pool, whoever serves it.
+// The operations on a mounted pool, independent of the class that serves it.
 class ServedPool {
  public:
   ServedPool() = default;
@@ -48,7 +48,7 @@ class ServedPool {
 
   Status checkpoint(bool clean = false) { return command(wire::Opcode::checkpoint, clean ? checkpoint_mask_clean : 0); }
 
-  // What opening does before anything is recorded: devices without the newest superblock get it.
+  // The part of opening that happens before anything is recorded: devices without the newest superblock get it.
   static void complete(CrashImage& image) { open_and_complete(image); }
 
   static void require(Status status, const char* what) {
@@ -109,7 +109,7 @@ class BasicCrashPool : public ServedPool {
   ~BasicCrashPool() override { serving_->drain(); }
 
   client::Session& session() override { return *session_; }
-  // One more.
+  // Another one.
   std::unique_ptr<client::Session> open_session() {
     auto session = std::make_shared<session::ServerSession>(
         host(), sessions_mutex_, session::ServerSession::Kind::trusted, 4, setup_.options.session_bytes);
@@ -120,7 +120,7 @@ class BasicCrashPool : public ServedPool {
   Host& host() override { return serving_->host(); }
   engine::Engine* engine() { return serving_->engine(); }
   u64 replayed_count() const { return replayed_count_; }
-  // What was begun ends.
+  // Completes the work that has begun.
   void drain() { serving_->drain(); }
 
  private:
@@ -138,7 +138,7 @@ class BasicCrashPool : public ServedPool {
     pool_.reset();
   }
 
-  // As server/recovery/recovery.cpp does it.
+  // As in server/recovery/recovery.cpp.
   void replay(const server::LogScan& scan) {
     const server::VerifiedLog verified = server::verify_records(*management_, scan);
     server::require_nothing_lost(scan, verified.end);

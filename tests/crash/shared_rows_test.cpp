@@ -1,7 +1,7 @@
-// No write hole either where pages are written into rows that others have pages of, because the pool is full: a crash
-// at each write, then the loss of each set of devices.
+// There is no write hole either if pages are written into rows that contain other pages, because the pool is full: a
+// crash at each write, then the loss of each set of devices.
 //
-// Environment: GPU4FS_LOSS_ALL, GPU4FS_LOSS_ID as write_hole_test.cpp has them.
+// Environment: GPU4FS_LOSS_ALL, GPU4FS_LOSS_ID as in write_hole_test.cpp.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -16,17 +16,17 @@ namespace {
 struct SharedPool {
   const char* name;
   CrashPoolShape shape;
-  u32 file_pages;  // of files that leave pages over
+  u32 file_pages;  // of files that leave free pages in their stripes
 };
 
-// Metadata has chunks of its own: it always has whole stripes, or none.
+// Metadata has chunks of its own, with always or never a whole stripe.
 const SharedPool pools[] = {
     {"raid5_3", {3, "raid5+raid1", 0, u64{20} << 20}, 3},
     {"raid6_5", {5, "raid6+raid1c3", 0, u64{20} << 20}, 4},
     {"raid5_4_16k", {4, "raid5+raid1", 16384, u64{20} << 20}, 3},
 };
 
-// Files that leave pages over, and blocks that take all whole stripes.
+// Files that leave free pages in their stripes, and blocks that take all whole stripes.
 void use_up_stripes(CrashWriter& writer, u32 file_pages) {
   for (u32 i = 0; i < 60; ++i) {
     const std::string name = fmt::format("d/f{}", i);
@@ -74,7 +74,7 @@ CrashHistory shared_history() {
   return history;
 }
 
-// Where the entry has a record of a row, ~0: nowhere.
+// The place of a row's record in the entry, ~0: none.
 u64 find_row_record(const device::WriteLogEntry& entry) {
   if (entry.kind != device::WriteLogKind::write) return ~u64{0};
   for (u64 at = 0; at + sizeof(format::LogRecord) <= entry.bytes.size(); at += format::log_record_granule) {
@@ -141,8 +141,8 @@ TEST_P(SharedRows, CrashAndLossTakeNothingThatWasPromised) {
 INSTANTIATE_TEST_SUITE_P(Pools, SharedRows, ::testing::ValuesIn(pools),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
-// Rows that are written before their record is durable would be caught: the records are left out, and looked at are the
-// states before anything else is in the log behind them.
+// Rows that are written before their record is durable would be noticed: the test drops the records, and explores the
+// states before the log has anything after them.
 TEST(SharedRowsWithoutRecords, AreCaught) {
   const CrashBase base = make_full_base(pools[0]);
   const LossShape shape = LossShape::of(base.devices);
@@ -152,7 +152,7 @@ TEST(SharedRowsWithoutRecords, AreCaught) {
   for (std::size_t first = 0; first < whole.entries.size() && caught == 0; ++first) {
     if (!is_row_record(whole.entries[first])) continue;
     CrashRecord record = whole;
-    // The other log devices have it right behind.
+    // The other log devices have it directly after this one.
     std::size_t end = first;
     while (end < record.entries.size() && is_row_record(record.entries[end])) ++end;
     record.entries.erase(record.entries.begin() + static_cast<std::ptrdiff_t>(first),
@@ -171,7 +171,7 @@ TEST(SharedRowsWithoutRecords, AreCaught) {
   EXPECT_GT(caught, 0u);
 }
 
-// The last parity in the record becomes another one, as if a recovery wrote it wrong or not at all.
+// Changes the last parity in the record, as if a recovery wrote it wrong or not at all.
 void spoil_parity(device::WriteLogEntry& entry, u64 seed) {
   u8* bytes = &entry.bytes[find_row_record(entry)];
   format::LogRecord record;

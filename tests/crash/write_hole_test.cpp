@@ -1,11 +1,11 @@
-// There is no write hole: after a crash at any moment, the loss of as many devices as the level bears, before the
-// recovery or after it, takes nothing that was promised and gives no wrong byte (loss_explorer.hpp).
+// There is no write hole: after a crash at any moment, the loss of as many devices as the level allows, before the
+// recovery or after it, loses nothing that was promised and yields no wrong byte (loss_explorer.hpp).
 //
 // Environment:
-//   GPU4FS_LOSS_ALL        1: all histories, every set of devices at every state, without a limit of time
-//   GPU4FS_LOSS_ID         "history/moment/variant": this state only, every set
-//   GPU4FS_LOSS_SECONDS    no further history is begun after this time, 25 if not given
-//   GPU4FS_LOSS_RANDOM     random histories of each pool, 20 if not given
+//   GPU4FS_LOSS_ALL        1: all histories, every set of devices at every state, without a time limit
+//   GPU4FS_LOSS_ID         "history/moment/variant": only this state, every set
+//   GPU4FS_LOSS_SECONDS    no further history begins after this time, default 25
+//   GPU4FS_LOSS_RANDOM     random histories of each pool, default 20
 //   GPU4FS_TEST_SCALE      percent of that time (cmake/tests.cmake)
 #include <gtest/gtest.h>
 
@@ -37,8 +37,8 @@ const LossPool loss_pools[] = {
     {"raid5_raid1c3_4", {4, "raid5+raid1c3", 0, u64{20} << 20}},
 };
 
-// What rows are about: pages that come one by one into a stripe that others share, syncs between them, checkpoints
-// that close it, and whole stripes beside it.
+// The relevant cases for rows: single pages written into a shared stripe, syncs between them, checkpoints that close
+// the stripe, and whole stripes besides.
 CrashHistory rows_history() {
   CrashHistory history{"rows", CrashPlace::one_device, 2, {}};
   history.body = [](CrashWriter& w) {
@@ -101,7 +101,7 @@ std::vector<Job> make_jobs() {
       jobs.push_back({pool, std::move(history)});
     }
   }
-  // Of all kinds from the beginning on; those about rows first.
+  // Histories of all kinds come early; those about rows are first.
   Sequence random(3);
   for (std::size_t i = jobs.size(); i > 1; --i) std::swap(jobs[i - 1], jobs[random.next() % i]);
   std::stable_partition(jobs.begin(), jobs.end(), [](const Job& job) { return job.history.id.ends_with("rows"); });
@@ -161,7 +161,7 @@ TEST_F(WriteHole, CrashAndLossTakeNothingThatWasPromised) {
   const char* only = std::getenv("GPU4FS_LOSS_ID");
   if (only != nullptr) options.only = only;
   if (!options.all_sets) {
-    // Every history comes to its end in the time, at states chosen evenly.
+    // Every history ends in the time, with evenly distributed states.
     options.before_every = 4;
     options.after_every = 12;
   }
@@ -188,14 +188,14 @@ TEST_F(WriteHole, CrashAndLossTakeNothingThatWasPromised) {
       counts.failures.size());
 }
 
-// What a file system with a write hole would have written.
+// The writes of a file system with a write hole.
 enum class Hole {
   dropped,    // a parity is never written
-  late,       // it comes after the next superblock
-  rewritten,  // one that a checkpoint depends on is half overwritten after it
+  late,       // written after the next superblock
+  rewritten,  // a parity on which a checkpoint depends is half overwritten after it
 };
 
-// Index of the next entry from `index` on that writes a superblock and has been flushed; the end if there is none.
+// The index of the next entry from `index` on that writes a superblock and has been flushed; the end if there is none.
 std::size_t behind_superblock(const std::vector<device::WriteLogEntry>& entries, std::size_t index) {
   bool written = false;
   for (; index < entries.size(); ++index) {
@@ -209,7 +209,7 @@ std::size_t behind_superblock(const std::vector<device::WriteLogEntry>& entries,
   return index;
 }
 
-// Answers whether there was anything to change.
+// Returns whether there was anything to change.
 bool make_hole(std::vector<device::WriteLogEntry>& entries, std::size_t parity, Hole hole) {
   device::WriteLogEntry write = entries[parity];
   const std::size_t behind = behind_superblock(entries, parity);
@@ -225,7 +225,7 @@ bool make_hole(std::vector<device::WriteLogEntry>& entries, std::size_t parity, 
   return true;
 }
 
-// How many of the mutants, one for each parity that a history writes, are caught.
+// How many of the mutants, one for each parity that a history writes, are noticed.
 void count_caught(Hole hole, u32* made, u32* caught) {
   const CrashBase base = make_crash_base(loss_pools[0].shape, CrashPlace::one_device);
   const LossShape shape = LossShape::of(base.devices);
@@ -237,7 +237,7 @@ void count_caught(Hole hole, u32* made, u32* caught) {
     if (writes && shape.is_parity({whole.entries[i].device, whole.entries[i].offset})) parities.push_back(i);
   }
   ASSERT_GT(parities.size(), 20u);
-  // Evenly, and around the superblock that depends on the parity, because each takes a while.
+  // Evenly distributed, and around the superblock that depends on the parity, because each takes a while.
   for (std::size_t i = 0; i < parities.size(); i += parities.size() / 4) {
     CrashRecord record = whole;
     const std::size_t behind = behind_superblock(record.entries, parities[i]);

@@ -1,7 +1,7 @@
-// The order of writes and flushes of a served pool, as its devices see it: what a superblock names was flushed before
-// the superblock is written, and what was acknowledged was flushed before the answer. Crash states that follow from a
-// wrong order are what tests/crash/explore_test.cpp looks for; here the order itself is looked at, in the log of the
-// devices.
+// The order of writes and flushes of a served pool at its devices: everything that a superblock names was flushed
+// before the superblock is written, and everything acknowledged was flushed before the answer.
+// tests/crash/explore_test.cpp looks for crash states that follow from a wrong order; this test examines the order
+// itself, in the log of the devices.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ bool is_superblock(const WriteLogEntry& entry) {
 
 constexpr u64 none = ~u64{0};
 
-// What is wrong with the order, a line each, if the entry `left_out` had not been. At a mark everything has been
-// acknowledged, and nobody works.
+// Violations of the order, one line each, if the entry `left_out` had not existed. At a mark everything has been
+// acknowledged, and no work is in progress.
 std::vector<std::string> find_problems(const std::vector<WriteLogEntry>& entries, u64 left_out = none) {
   std::vector<std::string> problems;
   std::vector<const WriteLogEntry*> unflushed;
@@ -50,7 +50,7 @@ std::vector<std::string> find_problems(const std::vector<WriteLogEntry>& entries
     }
     if (entry.kind != WriteLogKind::write) continue;
     for (const WriteLogEntry* write : unflushed) {
-      // Superblocks of one epoch go to all devices without a flush in between.
+      // Superblocks of one epoch are written to all devices without a flush in between.
       const bool is_same = is_superblock(*write) && write->device != entry.device && write->offset == entry.offset;
       if (is_superblock(entry) && !is_same) complain("superblock", *write);
     }
@@ -110,7 +110,7 @@ TEST_F(WriteOrder, WhatIsNamedOrAcknowledgedWasFlushed) {
   EXPECT_GE(superblocks, 2 * 5) << "the mount's, three checkpoints, the last one, on two devices";
 }
 
-// Leave out any flush after which something follows, and the order is wrong.
+// If any flush before other entries is left out, the order is wrong.
 TEST_F(WriteOrder, AForgottenFlushIsNoticed) {
   const std::vector<WriteLogEntry> entries = work();
   u32 flushes = 0;
@@ -121,7 +121,7 @@ TEST_F(WriteOrder, AForgottenFlushIsNoticed) {
     if (!find_problems(entries, entry.sequence).empty()) ++noticed;
   }
   EXPECT_GE(flushes, 16u);
-  // A flush of a device that nothing was written to since its last one may go.
+  // A flush of a device without writes since its last flush may be left out.
   EXPECT_GE(noticed, flushes / 2);
 }
 

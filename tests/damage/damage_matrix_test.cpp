@@ -1,9 +1,9 @@
-// The matrix of damaged sectors (damage_pool.hpp): each one of what lies outside the logical space in turn, and pairs
-// of them on different devices where the level bears two.
+// The matrix of damaged sectors (damage_pool.hpp): each sector outside the logical space in turn, and pairs of them on
+// different devices if the level allows two.
 //
 // Environment:
-//   GPU4FS_DAMAGE_ALL   1: every sector and many pairs; else a sample
-//   GPU4FS_DAMAGE_SEED  of what is chosen, 0 if not given
+//   GPU4FS_DAMAGE_ALL   1: every sector and many pairs; otherwise a sample
+//   GPU4FS_DAMAGE_SEED  of the choice, default 0
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -46,8 +46,8 @@ void explore_mirrored(const CrashPoolShape& shape) {
   explore_sectors(pool);
 }
 
-// On a single device nothing tells an acknowledged record that is damaged from the log's end, if it is the last one, so
-// with operations that wait only the chunks are damaged.
+// On a single device a damaged acknowledged record cannot be distinguished from the log's end if it is the last one. So
+// with waiting operations only the chunks are damaged.
 void explore_alone(const CrashPoolShape& shape) {
   DamagePool pool(shape, false);
   explore_sectors(pool);
@@ -93,7 +93,7 @@ TEST(DamageMatrix, TwoSectorsWithTwoParities) {
   explore_pairs(shape_of("raid6", 4, 4096));
 }
 
-// The same sector of the header areas of both devices: what it describes is gone, and that is noticed.
+// The same sector of the header areas of both devices: its content is lost, and this is noticed.
 TEST(DamageMatrix, DamageOfAllCopiesIsNoticed) {
   DamagePool pool(shape_of("raid1", 2));
   std::vector<DamageSector> areas[2];

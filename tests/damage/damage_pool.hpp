@@ -1,14 +1,14 @@
-// A small pool of which single sectors are damaged: what must be true then.
+// A small pool whose single sectors are damaged, and the conditions that must then hold.
 //
-// The pool was written, so that operations wait in the log or not, and not unmounted. Damaged are 512 bytes
-// of what lies outside the logical space: superblocks, chunk tree, chunk maps, operation log, header areas of chunks.
+// The pool was written, with or without operations waiting in the log, and not unmounted. The damage is 512 bytes
+// outside the logical space: superblocks, chunk tree, chunk maps, operation log, header areas of chunks.
 //
-// With redundancy: the pool mounts and holds what it held; it takes further operations and checkpoints; fsck finds
-// nothing behind that; and when the damaged devices have lost all of their chunks, header areas included, everything is
-// still there.
+// With redundancy: the pool mounts with its old content. It accepts further operations and checkpoints, after which
+// fsck finds nothing. When the damaged devices have lost all of their chunks, header areas included, everything is
+// still present.
 //
-// Without: whatever is read is what was written, or an error. If the pool does not mount fsck names an error, and
-// mounts after its repair. Unless everything is there, fsck has named an error.
+// Without redundancy: a read returns what was written, or an error. If the pool does not mount, fsck reports an error,
+// and the pool mounts after a repair. Unless everything is present, fsck has reported an error.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ class DamagePool {
   u32 redundancy() const { return layout_.redundancy; }
   const std::vector<DamageSector>& sectors() const { return sectors_; }
 
-  // "" or what is wrong.
+  // "" or the fault.
   std::string explore(const std::vector<DamageSector>& damaged, u64 seed) {
     image_.restore(written_);
     u32 devices = 0;
@@ -86,7 +86,7 @@ class DamagePool {
   }
 
  private:
-  // Does things to the pool; answers the model and its text.
+  // Works on the pool; returns the model and its text.
   template <class Work>
   std::pair<PosixModel, std::string> write(Work&& work, const PosixModel& model) {
     CrashRecord record;
@@ -121,7 +121,7 @@ class DamagePool {
     }
   }
 
-  // Of pages that hold anything.
+  // Of pages with content.
   void add_sectors(u32 device, u64 begin, u64 length, const char* area) {
     for (u64 offset = begin; offset < begin + length; offset += page_size) {
       const u8* page = image_.bytes_at(device, offset);
@@ -130,7 +130,7 @@ class DamagePool {
     }
   }
 
-  // Garbage, or zeros if something stands there, so that it is another content in any case.
+  // Writes garbage, or zeros if there is content, so the content always changes.
   void spoil(const DamageSector& sector, u64 seed) {
     u8 bytes[damage_sector_bytes] = {};
     const u8* before = image_.bytes_at(sector.device, sector.offset);
@@ -168,7 +168,7 @@ class DamagePool {
         },
         model_);
     const fsck::CheckResult result = check();
-    // Chunk maps are written anew by the next growth, or by a repair: nothing but a checker reads them.
+    // Chunk maps are rewritten by the next growth or by a repair: only a checker reads them.
     const u64 maps = result.findings.count(fsck::FindingId::chunk_map_damaged);
     if (result.findings.error_count() != maps) return "fsck finds" + findings_text(result);
     for (u32 d = 0; d < image_.device_count(); ++d) {
@@ -222,7 +222,7 @@ class DamagePool {
       if (!is_found) return fmt::format("fsck finds nothing, the pool is refused: {}", error.what());
       return explore_repaired(damaged, before);
     }
-    // A pool that has lost its newest superblock is as of the one before, and fsck has said so.
+    // A pool that has lost its newest superblock has the state of the previous one, and fsck has said so.
     const bool is_older = is_found && damaged.front().area == "superblock";
     if (!problem.empty() && !is_older) return problem;
     return complete || is_found ? "" : "fsck finds nothing, and not all is there";
@@ -234,8 +234,8 @@ class DamagePool {
     fsck::RepairOptions repair;
     repair.device_paths = image_.paths();
     const bool lacks_descriptors = before.findings.count(fsck::FindingId::descriptors_damaged) != 0;
-    // Behind the epoch that is left there may be records that its log does not lead to, and without metadata of the
-    // files none can be carried out.
+    // After the remaining epoch there may be records that its log does not reach. Without the metadata of the files
+    // none can be replayed.
     const bool is_older = damaged.front().area == "superblock" || lacks_descriptors;
     repair.drop_log = is_older;
     std::string done;

@@ -1,4 +1,4 @@
-// Extended attributes by commands: their limits, great values, what a freed inode gives back, long access control
+// Extended attributes by commands: their limits, large values, what a freed inode gives back, long access control
 // lists.
 #include <gtest/gtest.h>
 
@@ -93,7 +93,7 @@ TEST_F(Attributes, NamesFillAListOfLinux) {
   EXPECT_EQ(length, names.size() * 256);
   EXPECT_EQ(client_.list_attributes(file, &text, length - 1).status, Status::attribute_range);
   EXPECT_EQ(client_.list_attributes(file, &text, length).status, Status::ok);
-  // The name of the profile comes on top, and the list still fits.
+  // The name of the profile is added, and the list still fits.
   const std::string profile = "user.gpu4fs.raid";
   ASSERT_EQ(client_.set_attribute(file, profile, "single").status, Status::ok);
   EXPECT_EQ(client_.list_attributes(file, &text, list_max).status, Status::ok);
@@ -112,7 +112,7 @@ TEST_F(Attributes, AFreedInodeGivesAllPagesBack) {
       ASSERT_EQ(client_.set_attribute(file, "user.great" + std::to_string(i), bytes(value_max, i)).status, Status::ok);
     }
     for (u32 i = 0; i < count; ++i) EXPECT_TRUE(get(file, "user.great" + std::to_string(i)) == bytes(value_max, i));
-    // A part of them has places on the medium, the other part has none yet.
+    // Some of them have places on the medium, the others do not have any yet.
     if (count > 1) checkpoint();
     ASSERT_EQ(client_.set_attribute(file, "user.small", "1").status, Status::ok);
     EXPECT_LT(free_pages(), before - 16 * count);

@@ -1,4 +1,4 @@
-// What the server answers of a chunk whose memory a command waits for, against chunks that come and go meanwhile.
+// The server's answers about a chunk for whose memory a command waits, while chunks are created and deleted.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@ constexpr u64 content_bytes = 3 * page_size;
 
 class ChunkMapping : public ::testing::Test {
  protected:
-  // A file whose chunk is out of the engine's reach.
+  // A file whose chunk the engine cannot reach.
   ChunkMapping()
       : server_(engine_, ClientOptions{.depth_log2 = 4, .data_length = 4096, .trusted = true, .internal = true}),
         reader_(engine_) {
@@ -26,7 +26,7 @@ class ChunkMapping : public ::testing::Test {
     fs::FileSystem& fs = engine_.fs();
     for (u32 i = 0; i < fs.space.chunk_count; ++i) withdraw(i);
   }
-  // Workers look at it at any time.
+  // Workers may read it at any time.
   void withdraw(u64 index) { store<Order::relaxed, Scope::engine>(&chunk(index).accessible, 0u); }
   u32 accessible(u64 index) { return load<Order::relaxed, Scope::engine>(&chunk(index).accessible); }
   raid::ChunkState& chunk(u64 index) { return engine_.fs().space.chunks[index]; }
@@ -41,7 +41,7 @@ class ChunkMapping : public ::testing::Test {
     reader_.doorbell();
     return position;
   }
-  // The next one that asks for a chunk; kind none: nobody does.
+  // The next request for a chunk; kind none: there is none.
   ring::Upcall next_upcall() {
     ring::Upcall upcall{};
     for (u32 i = 0; i < 10 && upcall.kind != ring::UpcallKind::map_chunk; ++i) {
@@ -79,7 +79,7 @@ TEST_F(ChunkMapping, AnAnswerOfTheOldOccupantSaysNothingOfTheNewOne) {
   for (const Status status : {Status::ok, Status::io_error, Status::no_space}) {
     const u64 position = begin_read();
     const ring::Upcall upcall = next_upcall();
-    // As when it is deleted, and another gets its place.
+    // As when it is deleted and another one gets its place.
     ++chunk(upcall.argument).generation;
     answer(upcall, status);
     const ring::Upcall again = next_upcall();

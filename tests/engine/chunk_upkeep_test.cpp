@@ -1,4 +1,4 @@
-// What rebuilds and scrubs do with one chunk, by plain calls.
+// The work of rebuilds and scrubs on one chunk, by plain calls.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,8 +23,8 @@ raid::Extent put_pages(SpaceFixture& pool, u32 count) {
   return run;
 }
 
-// What the durable epoch has is still described when nobody has it any more: a crash brings it back. Only when that
-// epoch has no page either the descriptors mean nothing; while the chunk is out of reach nobody can write them.
+// Pages of the durable epoch are still described when no file uses them: a crash brings them back. The descriptors lose
+// their meaning only if that epoch has no page either; while the chunk is out of reach, nobody can write them.
 TEST(ChunkForRebuild, KeepsDescriptorsThatTheDurableEpochNeeds) {
   SpaceFixture pool(options_of({"raid1", format::RaidLevel::raid1, 2, 0}));
   ASSERT_EQ(pool.load(1), Status::ok);
@@ -51,13 +51,13 @@ TEST(ChunkForRebuild, KeepsDescriptorsThatTheDurableEpochNeeds) {
   SpaceFixture mounted = pool.remount();
   EXPECT_EQ(mounted.load(4), Status::ok);
   EXPECT_EQ(mounted.fs->space.damage->mismatch_counts[0] + mounted.fs->space.damage->mismatch_counts[1], 0u);
-  // Within reach all of them are written.
+  // All of them are written while it is reachable.
   chunk.accessible = 1;
   engine::detail::mark_chunk_for_rebuild(Lane{}, chunk);
   EXPECT_EQ(chunk.descriptor_dirty[0] & 1, 1u);
 }
 
-// Parities of a row that has unverified pages alone are what its pages add up to.
+// Parities of a row with only unverified pages are the sums of its pages.
 TEST(ScrubOfRows, RepairsParitiesOfUnverifiedPages) {
   SpaceFixture pool(options_of({"raid5", format::RaidLevel::raid5, 4, 4096}));
   ASSERT_EQ(pool.load(1), Status::ok);

@@ -1,5 +1,5 @@
-// Drives commands through their phases without handlers: a step is a callable of the test. For tests of what
-// lies below the worker: locks, gates, queues.
+// Moves commands through their phases without handlers: a step is a callable of the test. For tests of the parts below
+// the worker: locks, gates, queues.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace gpu4fs::test {
 
 class CommandCrew {
  public:
-  // ok: this command is done. again: queue it once more. parked: it waits somewhere.
+  // ok: this command is done. again: queue it again. parked: it waits somewhere.
   using StepFunction = std::function<Status(engine::CommandState&)>;
 
   explicit CommandCrew(engine::Engine& engine) : engine_(engine) {}

@@ -11,7 +11,7 @@ namespace {
 using engine::CommandPhase;
 using engine::LockMode;
 
-// Lock numbers that are lockable inodes.
+// Numbers of inodes that can be locked.
 constexpr u64 first_inode = 100;
 
 class CommandLockTest : public ::testing::Test {
@@ -32,7 +32,7 @@ class CommandLockTest : public ::testing::Test {
   }
   void release(u32 index) { engine::release_command_lock(engine(), command(index), first_inode); }
 
-  // The commands that were woken, in order; they are running afterwards.
+  // The commands that were woken, in order; afterwards they are running.
   std::vector<u32> woken() {
     std::vector<u32> indices;
     u32 item = 0;
@@ -116,7 +116,7 @@ TEST_F(CommandLockTest, FixedFilesNeedNoLock) {
   EXPECT_EQ(command(1).lock_count, 0u);
 }
 
-// What a lock protects: written by writers alone, read by readers.
+// Data under a lock: only writers write it, readers read it.
 struct Protected {
   u64 first = 0;
   u64 second = 0;
@@ -133,7 +133,7 @@ TEST_F(CommandLockTest, ManyCommandsOnManyThreadsLoseNothing) {
   std::atomic<u32> violations{0};
   CommandCrew crew(engine());
   crew.run(1, command_count, 3, [&](engine::CommandState& c) {
-    // Two locks in order; modes from the round's number.
+    // Two locks in order; the round's number determines the modes.
     const u32 round = done[c.index];
     std::mt19937 random(c.index * 1000 + round);
     const u32 low = random() % (lock_count - 1);

@@ -1,4 +1,4 @@
-// File commands one at a time, on a CPU engine with a pool: what each does and what it refuses.
+// File commands one at a time, on a CPU engine with a pool: their effects and their errors.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -323,7 +323,7 @@ TEST_F(FileBasic, FullPoolIsAnAnswerAndDeletedFilesGiveItBack) {
   EXPECT_GT(offset, (free_before - 200) * 4096 - (1 << 20));
   EXPECT_EQ(attributes(inode).size_bytes, offset);
   EXPECT_EQ(content(inode, offset - 4096, 4096).size(), 4096u);
-  // Shrinking works on a full pool, as does overwriting what no checkpoint refers to.
+  // Shrinking works on a full pool, and so does overwriting pages that no checkpoint refers to.
   EXPECT_EQ(client_.truncate(inode, offset - 5000).status, Status::ok);
   const ring::Completion gone = client_.unlink("big");
   ASSERT_EQ(gone.status, Status::ok);

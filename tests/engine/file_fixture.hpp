@@ -24,7 +24,7 @@ class FileEngine {
       : options_(options), pool_(options.pool), upcalls_(sizeof(ring::UpcallRing)) {
     start();
   }
-  // The pool as it would be found after a crash of another engine at this moment.
+  // The pool as a crash of another engine at this moment leaves it.
   FileEngine(const FileEngineOptions& options, const DeviceImages& images)
       : options_(options), pool_(options.pool, images), upcalls_(sizeof(ring::UpcallRing)) {
     start();
@@ -35,7 +35,7 @@ class FileEngine {
 
   engine::Engine& engine() { return *engine_; }
   engine::CpuEngine& host() { return *host_; }
-  // So that clients are made from the fixture as from any engine.
+  // So clients are made from the fixture like from any engine.
   operator engine::EngineHost&() { return *host_; }
   fs::FileSystem& fs() { return engine_->fs; }
   DeviceImages images() const { return pool_.images(); }
@@ -65,7 +65,7 @@ class FileEngine {
   std::unique_ptr<engine::CpuEngine> host_;
 };
 
-// A client that only waits, so that the workers under test do all the work.
+// A client that only waits, so the workers under test do all the work.
 class WaitingClient : public Client {
  public:
   using Client::Client;

@@ -1,5 +1,5 @@
-// Blocks of 1 GiB through commands: made by fallocate and by large writes, read, split, cut and freed. The pool's
-// memory costs only where it is touched.
+// Blocks of 1 GiB through commands: created by fallocate and by large writes, read, split, truncated and freed. The
+// pool occupies memory only where it is touched.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -24,7 +24,7 @@ FileEngineOptions giant_options(u32 chunk_count) {
   return options;
 }
 
-// The file's slot `index`; nobody changes it meanwhile.
+// The file's slot `index`; nothing changes it meanwhile.
 format::BlockPointer slot_of(FileEngine& engine, u64 inode, u32 index) {
   fs::Operation op{};
   fs::InodeRef ref{};
@@ -36,7 +36,7 @@ bool is_giant(format::BlockPointer pointer) {
   return pointer.is_valid() && !pointer.is_indirect() && pointer.size() == format::BlockSize::block_1g;
 }
 
-// Begins in the middle of a page, so that the first GiB of the file is no block.
+// Begins in the middle of a page, so the first GiB of the file is not a block.
 TEST(FileGiant, AllocatedSplitReadAndFreed) {
   FileEngine engine(giant_options(5));
   FileClient client(engine);
@@ -80,7 +80,7 @@ TEST(FileGiant, AllocatedSplitReadAndFreed) {
   EXPECT_LE(engine.fs().data_counters().used, used_before + 8);
   EXPECT_EQ(engine.fs().had_error, 0u);
 
-  // All of it can be had again.
+  // All of it can be allocated again.
   const u64 again = client.create("again").result;
   ASSERT_EQ(client.fallocate(again, 0, 0, 2 * giga).status, Status::ok);
   EXPECT_TRUE(is_giant(slot_of(engine, again, 0)));
@@ -90,7 +90,7 @@ TEST(FileGiant, AllocatedSplitReadAndFreed) {
   EXPECT_FALSE(is_giant(slot_of(engine, again, 1)));
 }
 
-// Where there is no such block, smaller ones do.
+// If there is no such block, smaller ones are used.
 TEST(FileGiant, SmallerBlocksWhereNoneIsFree) {
   FileEngineOptions options = giant_options(12);
   options.pool.chunk_bytes = u64{128} << 20;
@@ -111,7 +111,7 @@ TEST(FileGiant, OneWriteMakesOneBlock) {
   const u64 length = giga + 3 * page_size;
   const ring::SessionLayout layout = ring::SessionLayout::make(5, 1 << 16);
   SharedMemory memory(layout.total_length);
-  // The source is zeros that take no memory, but for one page.
+  // The source is zeros that take no memory, except for one page.
   void* source = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(source, MAP_FAILED);
   std::memset(static_cast<u8*>(source) + giga - 10, 0x5a, 20);

@@ -1,5 +1,5 @@
-// Random file commands from several clients at once, against byte vectors; checkpoints in between, and at the
-// end a look at what a crash would leave.
+// Random file commands from several clients at once, compared with byte vectors; checkpoints in between, and at the end
+// a comparison with the state after a crash.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -72,7 +72,7 @@ TEST(FileModel, LittleMemory) {
   run_walks(options_with(320, 192), 3, scaled(1500));
 }
 
-// Overwriting in place, freeing and allocating never touch what the last checkpoint refers to.
+// Overwriting in place, freeing and allocating never touch pages of the last checkpoint.
 TEST(FileModel, CrashLeavesTheLastCheckpoint) {
   const FileEngineOptions options = options_with(1024, 512);
   FileEngine engine(options);
@@ -83,7 +83,7 @@ TEST(FileModel, CrashLeavesTheLastCheckpoint) {
     SCOPED_TRACE("round " + std::to_string(round));
     for (u32 i = 0; i < 12; ++i) ASSERT_TRUE(walk.step()) << walk.difference();
     const DeviceImages images = engine.images();
-    // A checkpoint that some command needed is not the walk's.
+    // A checkpoint that a command needed does not belong to the walk.
     if (engine.fs().epoch_durable != walk.durable_epoch) continue;
     FileEngine after_crash(options, images);
     expect_content(after_crash, walk.durable_files);

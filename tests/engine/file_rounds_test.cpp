@@ -1,5 +1,5 @@
-// Commands that make many commits: each is a step of its own, the inode stays locked in between, and the
-// deadline counts. The test runs the worker itself, so that it sees the engine between two steps.
+// Commands with many commits: each commit is a step of its own, the inode stays locked in between, and the deadline
+// applies. The test runs the worker itself, so it sees the engine between two steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class FileRounds : public ::testing::Test {
     for (u64 i = 0; i < sparse_pages; ++i) EXPECT_EQ(files_.write(inode, i * block, 1).status, Status::ok);
     EXPECT_EQ(files_.getattr(inode).status, Status::ok);
     EXPECT_GT(files_.attributes().blocks_512, sparse_pages * 2 * 8);
-    // So that nothing below has to wait for one.
+    // So no later step has to wait for one.
     EXPECT_EQ(files_.checkpoint().status, Status::ok);
     return inode;
   }
@@ -50,7 +50,7 @@ class FileRounds : public ::testing::Test {
     ring::Completion completion{Status::engine_died, 0};
     for (u32 steps = 1; steps <= limit; ++steps) {
       engine::worker_step(Lane{}, engine_.engine(), worker_);
-      // Between steps nobody is inside a gate: evictions and checkpoints have their turn.
+      // Between steps no worker is inside a gate: evictions and checkpoints can run.
       EXPECT_EQ(engine_.engine().step_gate.word, 0u);
       EXPECT_EQ(engine_.engine().commit_gate.word, 0u);
       if (!client_.producer().poll(position, &completion)) continue;
@@ -60,7 +60,7 @@ class FileRounds : public ::testing::Test {
     ADD_FAILURE() << "no end";
     return limit;
   }
-  // Begins the command that was published: a worker may find other work first. A slow build may end it at once.
+  // Starts the published command: a worker may find other work first. A slow build may complete it at once.
   void begin_it() {
     for (u32 turn = 0; turn < 4; ++turn) {
       if (load<Order::acquire, Scope::engine>(&engine_.engine().commands_active) != 0) return;
@@ -123,7 +123,7 @@ TEST_F(FileRounds, DeadlineEndsATruncateAndLeavesASoundFile) {
   const u64 size = files_.attributes().size_bytes;
   EXPECT_GT(size, 0u);
   EXPECT_LT(size, (sparse_pages - 1) * block);
-  // What is left is content, what was cut is not.
+  // The rest is unchanged, the removed part is gone.
   EXPECT_EQ(files_.read(inode, 0, page_size).result, page_size);
   EXPECT_EQ(files_.truncate(inode, 0).status, Status::ok);
   EXPECT_EQ(files_.getattr(inode).status, Status::ok);
@@ -131,7 +131,7 @@ TEST_F(FileRounds, DeadlineEndsATruncateAndLeavesASoundFile) {
   expect_sound();
 }
 
-// Between the tasks of its second round the write is told, as by the sweep of deadlines, to end.
+// Between the tasks of its second round the write gets the signal to end, as from the sweep of deadlines.
 TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
   constexpr u64 length = u64{66} << 20;
   Client large(engine_.host(), ClientOptions{.data_length = length, .trusted = true, .internal = true});
@@ -167,7 +167,7 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
   EXPECT_EQ(files_.attributes().size_bytes, written);
   EXPECT_EQ(files_.read(inode, written - 1, page_size).result, 1u);
   EXPECT_EQ(*files_.data(), 0x22);
-  // What the second round had allocated is free again.
+  // The pages that the second round had allocated are free again.
   EXPECT_EQ(files_.statfs().status, Status::ok);
   EXPECT_GE(files_.space().page_free + written / page_size + 64, free_before);
   expect_sound();
@@ -179,7 +179,7 @@ TEST_F(FileRounds, PunchedAndZeroedRangesTakeManySteps) {
   punch.mode = 3;
   EXPECT_GT(steps_of(punch, Status::ok), 3u);
   EXPECT_EQ(files_.getattr(inode).status, Status::ok);
-  // The first page, for its first byte, and those behind the hole, each below a map page; and the top.
+  // The first page, for its first byte, and those after the hole, each below a map page; and the root.
   EXPECT_EQ(files_.attributes().blocks_512, (11 * 2 + 1) * 8u);
   EXPECT_EQ(files_.attributes().size_bytes, (sparse_pages - 1) * block + 1);
   expect_sound();
@@ -223,7 +223,7 @@ TEST_F(FileRounds, ReclaimingALargeDirectoryTakesManySteps) {
   for (u32 i = 0; i < names; ++i) {
     ASSERT_EQ(names_.link(file, directory, padding + std::to_string(i)).status, Status::ok);
   }
-  // Names go where there is no room for shrinking the directory as well.
+  // Names can be removed even if there is no room for shrinking the directory.
   fs::PageTable& pages = engine_.engine().fs.pages;
   const u32 staging_count = pages.staging_count;
   pages.staging_count = 100;

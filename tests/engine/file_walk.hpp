@@ -1,5 +1,5 @@
-// Random file commands of one client on two files of its own, against byte vectors. Any engine, any test
-// framework: what differs is told as text.
+// Random file commands of one client on two files of its own, compared with byte vectors. For any engine and any test
+// framework: differences are reported as text.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ struct ModelFile {
   std::string bytes;
 };
 
-// One client with two files of its own. A call answers false when engine and model differ; difference() says
-// how, and nothing goes on after that.
+// One client with two files of its own. A call returns false if engine and model differ; difference() describes it, and
+// the walk ends.
 template <class Connection>
 class FileWalk {
  public:
@@ -59,7 +59,7 @@ class FileWalk {
     durable_files.assign(files_, files_ + 2);
     return true;
   }
-  // What a crash would leave, if no other client works: the files as of `durable_epoch`.
+  // The state after a crash, if no other client works: the files as of `durable_epoch`.
   u64 durable_epoch = 0;
   std::vector<ModelFile> durable_files;
 
@@ -191,7 +191,7 @@ class FileWalk {
     to.bytes.replace(to_at, done.result, piece);
     return true;
   }
-  // Where SEEK_DATA skips, there are zeros only.
+  // The parts that SEEK_DATA skips are zero.
   bool seek(ModelFile& file) {
     const u64 at = offset();
     const ring::Completion data = client_.seek(file.inode, 3, at);
@@ -237,7 +237,7 @@ class FileWalk {
   std::string difference_;
 };
 
-// What `host` holds of `files`; empty: just that.
+// The content of `files` on `host`; empty: exactly that.
 template <class Connection>
 std::string stored_difference(engine::EngineHost& host, const std::vector<ModelFile>& files) {
   BasicFileClient<Connection> client(host);

@@ -1,4 +1,4 @@
-// File commands carried out by emulated warps: the code paths of the GPU engine, its group discipline included.
+// File commands executed by emulated warps: the code paths of the GPU engine, including its group discipline.
 #include <gtest/gtest.h>
 
 #include "engine/file_fixture.hpp"

@@ -48,7 +48,7 @@ TEST(Gate, NobodyIsInsideAClosedGate) {
   std::atomic<i32> inside{0};
   std::atomic<u32> violations{0};
   std::atomic<u32> closings{0};
-  u64 committed = 0;  // changed inside by atomics, read by the closer without
+  u64 committed = 0;  // changed inside with atomics, read by the closer without
   CommandCrew crew(engine);
   crew.run(1, 24, 3, [&](engine::CommandState& c) {
     if (c.index == 1) {

@@ -1,4 +1,4 @@
-// The flags of inodes that users see, append-only, immutable, nodump and noatime: who sets them, and what they forbid.
+// The inode flags that users see (append-only, immutable, nodump and noatime): who sets them, and what they forbid.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -71,7 +71,7 @@ TEST_F(InodeFlags, OfAdministratorsAreForTheSuperuserAlone) {
   EXPECT_EQ(set(user_, foreign, no_dump), Status::permission);
   EXPECT_EQ(set(user_, own, no_dump | append_only), Status::permission);
   EXPECT_EQ(set(user_, own, immutable), Status::permission);
-  // The front end's kernel may not have asked for the capability.
+  // The front end's kernel may not have tested the capability.
   super_.uid = super_.gid = 1000;
   EXPECT_EQ(set(super_, own, append_only), Status::permission);
   super_.uid = super_.gid = 0;
@@ -88,7 +88,7 @@ constexpr u32 o_write = 01;
 constexpr u32 o_truncate = 01000;
 constexpr u32 o_append = 02000;
 
-// Each operation with what it must answer, by the front end's session for the superuser: nobody stands above the flags.
+// Each operation with its expected answer, by the front end's session as the superuser: the flags apply to everybody.
 class FlaggedInode : public InodeFlags {
  protected:
   Status write(u64 inode, u64 offset, u64 length, u16 flags = 0) {
@@ -118,7 +118,7 @@ class FlaggedInode : public InodeFlags {
   }
 };
 
-// Not even a trusted session of the server itself changes others.
+// Not even a trusted session of the server itself changes other attributes.
 TEST_F(FlaggedInode, OnlyAttributesOfTheServerChangeWhateverTheFlags) {
   const u64 file = new_file("file");
   for (const u32 flags : {immutable, append_only}) {
@@ -216,7 +216,7 @@ TEST_F(FlaggedInode, AnAppendOnlyFileGrows) {
   EXPECT_EQ(super_.rename(root, "other", root, "file").status, Status::permission);
 }
 
-// A session that writes for itself says what it appends; the place alone is not enough.
+// A session that writes for itself must use the flag to append; the offset alone does not suffice.
 TEST_F(FlaggedInode, AnUntrustedWriterAppendsByTheFlag) {
   const u64 file = new_file("file");
   ASSERT_EQ(set(super_, file, append_only), Status::ok);
@@ -282,7 +282,7 @@ TEST_F(FlaggedInode, DirectoriesGetNamesOrNone) {
     EXPECT_EQ(super_.rename(root, name, root, "elsewhere").status, Status::permission);
     EXPECT_EQ(super_.rmdir(root, name).status, Status::permission);
     EXPECT_EQ(change(format::set_mode, directory), Status::permission);
-    // What lies in it is not flagged.
+    // Its entries have no flags.
     EXPECT_EQ(super_.lookup(directory, "file").status, Status::ok);
     EXPECT_EQ(write(super_.lookup(directory, "file").result, 0, 10), Status::ok);
     EXPECT_EQ(super_.unlink(super_.lookup(directory, "below").result, "nothing").status, Status::not_found);

@@ -1,5 +1,5 @@
-// Who writes the log for everybody: a command that gives up or begins anew leaves it to the others, and never waits for
-// itself.
+// The worker that writes the log for all others: a command that gives up or restarts leaves this to the others, and
+// never waits for itself.
 #include <gtest/gtest.h>
 
 #include "engine/engine_fixture.hpp"
@@ -31,7 +31,7 @@ class LogFlush : public ::testing::Test {
   CommandState& waiter_ = fixture_.engine().commands[2];
 };
 
-// It has no pages any more: a restart may take another way, and not come to the log again.
+// It has lost its pages: a restart may take another path and not reach the log again.
 TEST_F(LogFlush, AWriteThatBeginsAnewLeavesItToTheOthers) {
   writer_.stage = static_cast<u32>(engine::detail::WriteStage::row_flushed);
   const engine::Step step = engine::detail::end_write(Lane{}, engine(), writer_, Status::chunk_not_mapped);

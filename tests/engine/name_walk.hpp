@@ -1,4 +1,4 @@
-// Random commands on names, whose answers and tree are compared between engines. Any test framework.
+// Random commands on names; their answers and the resulting trees are compared between engines. For any test framework.
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@ namespace gpu4fs::test {
 
 using NameTree = std::map<std::string, std::string>;
 
-// One random command after the other. Directories are named by their place in the order of
-// creation, so that the walk does not depend on inode numbers.
+// One random command after the other. Directories are identified by their order of creation, so the walk does not
+// depend on inode numbers.
 template <class Connection>
 class NameWalk {
  public:
   explicit NameWalk(engine::EngineHost& host) : client_(host) {}
 
-  // What the command answered, as text.
+  // The command's answer as text.
   std::string step() {
     const u64 here = any_directory();
     const u64 there = any_directory();
@@ -72,7 +72,7 @@ class NameWalk {
     return found.empty() ? name : name + " " + found;
   }
 
-  // Every name below `directory` with what its attributes say. False: a directory cannot be listed.
+  // Every name below `directory` with its attributes. False: a directory cannot be listed.
   bool describe(u64 directory, const std::string& path, NameTree* tree) {
     std::vector<ListedName> names;
     if (client_.list(directory, &names, 1024, true) != Status::ok) return false;
@@ -110,10 +110,10 @@ class NameWalk {
   BasicNameClient<Connection> client_;
   std::mt19937_64 random_{33};
   std::vector<u64> directories_{format::inode_number_root};
-  Status reclaim_status_ = Status::ok;  // the first that is not
+  Status reclaim_status_ = Status::ok;  // the first one that is not ok
 };
 
-// What a walk of `steps` commands answered, and what it left.
+// The answers to a walk of `steps` commands, and the resulting tree.
 struct NameWalkResult {
   std::vector<std::string> answers;
   NameTree tree;

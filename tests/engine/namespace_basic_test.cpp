@@ -1,4 +1,4 @@
-// Name commands one at a time, on a CPU engine with a pool: what each does and what it refuses.
+// Name commands one at a time, on a CPU engine with a pool: their effects and their errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -193,7 +193,7 @@ TEST_F(NamespaceBasic, TimesChangeAsPosixWants) {
   const auto remember = [&] {
     for (const u64 inode : {a, b, file}) before[inode] = attributes(inode);
   };
-  // "mc" of a, b and the file in turn: which times moved.
+  // The changed times as "mc", of a, b and the file in turn.
   const auto moved = [&] {
     std::string text;
     for (const u64 inode : {a, b, file}) {
@@ -346,7 +346,7 @@ TEST_F(NamespaceBasic, FortySymbolicLinksAreTheLimit) {
   EXPECT_EQ(client_.lookup_path(root, "link41").status, Status::loop);
 }
 
-// What an inode's bytes cannot say is damage for whoever comes to it, by a name or by its number.
+// Impossible bytes in an inode are damage for every access, by a name or by its number.
 TEST_F(NamespaceBasic, DamagedInodesAreNotWorkedWith) {
   const u64 directory = made(client_.mkdir(root, "directory"));
   const u64 file = made(client_.create(directory, "file"));

@@ -1,5 +1,5 @@
-// New inodes and clients that guess their numbers: nobody sees an inode before it is complete, and a file without
-// a name is given one, loses it and is freed in any order.
+// New inodes and clients that guess their numbers: nobody sees an inode before it is complete, and a file without a
+// name gets one, loses it and is freed in any order.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -55,7 +55,7 @@ TEST_F(NewInode, IsFilledUnderItsLock) {
     EXPECT_EQ(done.result, number_);
     EXPECT_NE(ref_.inode->mode, 0);
     EXPECT_TRUE(ref_.lock->is_idle());
-    // The next one gets the next number of the same page, or this one again.
+    // The next one gets the next number of the same page, or the same number again.
     if (command.opcode == wire::Opcode::mkdir) {
       EXPECT_EQ(names().rmdir(root, "new").status, Status::ok);
     } else if (command.opcode != wire::Opcode::tmpfile) {
@@ -86,7 +86,7 @@ TEST_F(NewInode, GivesItsNumberBackWhenTheDeadlineEndsTheCommand) {
   EXPECT_EQ(end_of(publish(names().named(wire::Opcode::create, root, "later"))).result, number_);
 }
 
-// The guess waits until the file is complete, and then finds a temporary file as it should be.
+// The guess waits until the file is complete, and then finds a valid temporary file.
 TEST_F(NewInode, ALinkToAGuessedNumberWaitsForTheTemporaryFile) {
   hold();
   const u64 made = publish(names().named(wire::Opcode::tmpfile, root, ""));
@@ -111,7 +111,7 @@ TEST_F(NewInode, ALinkToAGuessedNumberWaitsForTheTemporaryFile) {
   EXPECT_EQ(engine().fs.had_error, 0u);
 }
 
-// So that a handle of the deleted file does not lead to the new one.
+// So a handle of the deleted file does not lead to the new one.
 TEST(NumbersUsedAgain, HaveANewGeneration) {
   FileEngine engine;
   NameClient client(engine);
@@ -133,7 +133,7 @@ TEST(NumbersUsedAgain, HaveANewGeneration) {
   EXPECT_EQ(again, 20u) << "numbers come back";
 }
 
-// The numbers on a page that cannot be read are passed over, one command each.
+// The numbers on an unreadable page are skipped, one by each command.
 TEST(DamagedInodePage, DoesNotStopCreation) {
   FileEngineOptions options;
   options.worker_count = 1;
@@ -165,8 +165,8 @@ TEST(DamagedInodePage, DoesNotStopCreation) {
   EXPECT_GT(attempts, 1u) << "the page was damaged";
 }
 
-// Temporary files are made and named by one client while others name, unname and free whatever has one of the
-// numbers. Damage of the orphan bitmap or of a count would be noted in had_error.
+// One client creates and names temporary files while others name, unlink and free all files with these numbers. Damage
+// to the orphan bitmap or to a count would be recorded in had_error.
 TEST(Checkpoints, SayHowLongTheyKeptOthersFromCommitting) {
   FileEngine engine;
   NameClient client(engine);

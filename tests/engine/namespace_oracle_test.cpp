@@ -1,5 +1,5 @@
-// Random changes of a tree of names, done by the engine and by the kernel on a temporary file
-// system at the same time: same answers, same trees.
+// Random changes of a tree of names, by the engine and by the kernel on a temporary file system at the same time: the
+// answers and the trees are the same.
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -110,7 +110,7 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     compare("rename", done.status, rename_at(from.descriptor, name, to.descriptor, second, flags));
     if (done.status == Status::ok && done.result != 0) forget(done.result);
   }
-  // A directory that lost its name takes no part any more.
+  // A directory that lost its name is not used any more.
   void forget(u64 inode) {
     for (std::size_t i = 1; i < places_.size(); ++i) {
       if (places_[i].inode != inode) continue;

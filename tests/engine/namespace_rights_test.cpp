@@ -1,5 +1,5 @@
-// What a session that is not trusted may do: mode bits as the kernel decides, sticky directories,
-// groups, access control lists.
+// The permissions of an untrusted session: mode bits with the kernel's rules, sticky directories, groups, access
+// control lists.
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -54,8 +54,7 @@ struct Identity {
 };
 constexpr Identity identities[] = {{1001, 2001}, {1002, 2001}, {1002, 2002}, {0, 0}};
 
-// The kernel's answers to access() for every mode and right, asked in a child that has become
-// `who`.
+// The kernel's answers to access() for every mode and right, from a child with the identity `who`.
 std::vector<u8> ask_kernel(const std::string& path, Identity who) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
@@ -187,7 +186,7 @@ TEST_F(NamespaceRights, SetGidDirectoriesHandDownTheirGroup) {
   EXPECT_EQ(user_.attributes().mode, 0102755u);
 }
 
-// As many as Linux allows a process.
+// The number of groups that Linux allows for a process.
 TEST_F(NamespaceRights, AllGroupsOfASessionCount) {
   constexpr u32 count = 65536;
   std::vector<u32> groups;
@@ -235,11 +234,11 @@ TEST_F(NamespaceRights, AccessListsAreAppliedAndFollowTheMode) {
   become(1003, 2003);
   EXPECT_EQ(user_.access(file, 4).status, Status::access);
   EXPECT_EQ(user_.set_attribute(file, name, list).status, Status::permission);
-  // The mask goes with the mode's group bits.
+  // The mask follows the mode's group bits.
   made(super_.chmod(file, 0600));
   become(1002, 2002);
   EXPECT_EQ(user_.access(file, 4).status, Status::access);
-  // A list that says no more than a mode becomes one.
+  // A list that contains no more than a mode becomes a mode.
   EXPECT_EQ(super_.set_attribute(file, name, access_list({{1, 7, nobody}, {4, 5, nobody}, {0x20, 1, nobody}})).status,
             Status::ok);
   made(super_.getattr(file));
@@ -250,7 +249,7 @@ TEST_F(NamespaceRights, AccessListsAreAppliedAndFollowTheMode) {
   EXPECT_EQ(super_.set_attribute(file, "system.posix_acl_default", list).status, Status::access);
 }
 
-// The commands on content ask the list as those on names do.
+// Commands on content evaluate the list like those on names.
 TEST_F(NamespaceRights, AccessListsDecideAboutContent) {
   super_.uid = 1001;
   super_.gid = 2001;
@@ -357,7 +356,7 @@ TEST_F(NamespaceRights, AttributeSpacesHaveTheirOwnRules) {
   EXPECT_EQ(user_.remove_attribute(file, "user.x").status, Status::no_attribute);
 }
 
-// A caller, and what it asks setattr for.
+// A caller, and its request to setattr.
 struct Caller {
   u32 uid;
   u32 gid;
@@ -393,8 +392,8 @@ constexpr Change changes[] = {
     {"utimes", format::set_access_time | format::set_modification_time, 0, 0, 0},
 };
 
-// What the kernel makes of the change of a file of 1001:2001 with `mode`, in a folder whose parents need not let the
-// caller in.
+// The kernel's result of the change for a file of 1001:2001 with `mode`, in a folder whose parents may be closed to the
+// caller.
 Outcome ask_kernel_for(const std::string& folder, u32 mode, const Caller& caller, const Change& change) {
   const std::string path = folder + "/file";
   const int descriptor = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);

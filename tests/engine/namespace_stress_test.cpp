@@ -1,5 +1,5 @@
-// Many clients change one small tree at once, with checkpoints in between: no command hangs or
-// fails in a way it must not, and what is left is a tree.
+// Many clients change one small tree at once, with checkpoints in between: no command hangs or fails in a wrong way,
+// and the result is a valid tree.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -89,7 +89,7 @@ class Changer {
     }
   }
 
-  // Nobody keeps files open here: what has lost its last name goes at once.
+  // No file is kept open here: a file that has lost its last name is freed at once.
   ring::Completion freeing(const ring::Completion& done) {
     if (done.status == Status::ok && done.result != 0) {
       EXPECT_EQ(client_.reclaim(done.result).status, Status::ok);
@@ -106,7 +106,7 @@ struct TreeCount {
   std::set<u64> directories;
 };
 
-// Every directory is met once, its parent is where it was found, and link counts are right.
+// Every directory is found once, its parent is the directory where it was found, and link counts are right.
 void check_tree(NameClient& client, u64 directory, u64 parent, TreeCount* count) {
   ASSERT_TRUE(count->directories.insert(directory).second) << "directory " << directory << " has two names";
   std::vector<ListedName> names;
@@ -157,10 +157,10 @@ void remove_tree(NameClient& client, u64 directory) {
   }
 }
 
-// With nothing but the root left, every page in use belongs to one of the first four inodes.
+// With only the root left, every page in use belongs to one of the first four inodes.
 void expect_no_leak(FileEngine& engine) {
   FileClient client(engine);
-  // Twice: what one checkpoint frees is free when the next one is durable.
+  // Twice: pages that one checkpoint frees are free when the next one is durable.
   for (u32 i = 0; i < 2; ++i) {
     ASSERT_EQ(client.checkpoint().status, Status::ok);
   }
@@ -200,7 +200,7 @@ TEST(NamespaceStress, ConcurrentChangesLeaveATree) {
   FileClient client(engine);
   EXPECT_EQ(client.reclaim_orphans().status, Status::ok);
   EXPECT_EQ(client.checkpoint().status, Status::ok);
-  // The same tree after a crash after the last checkpoint.
+  // The same tree after a crash that follows the last checkpoint.
   FileEngine again(options, engine.images());
   check_whole_tree(again);
   NameClient last(again);

@@ -1,4 +1,4 @@
-// Name commands carried out by an emulated warp and by a lane: the same answers and the same tree.
+// Name commands executed by an emulated warp and by a lane: the answers and the trees are the same.
 #include <gtest/gtest.h>
 
 #include "engine/file_fixture.hpp"

@@ -61,7 +61,7 @@ TEST(Probe, ManyInFlightFromManySessions) {
   EXPECT_EQ(fixture.host().counters().commands_completed, 4u * 200 * 20);
 }
 
-// More clients with more in flight than there are command slots: what finds none stays in its ring.
+// More clients with more commands in flight than there are command slots: commands without a slot stay in their ring.
 TEST(Probe, FewerSlotsThanCommands) {
   EngineFixture fixture({.worker_count = 2, .command_count = 20, .config = {}, .start = true});
   std::vector<std::thread> threads;
@@ -164,7 +164,7 @@ TEST(Probe, RegisteredRegionIsReached) {
   EXPECT_EQ(client.call(command).status, Status::bad_address);
 }
 
-// The same worker code as 32 lanes, beside no other worker.
+// The same worker code on 32 lanes, without any other worker.
 TEST(Probe, EmulatedWarpIsAWorker) {
   EngineOptions options{};
   options.start = false;
@@ -203,7 +203,7 @@ TEST(Probe, EmulatedWarpIsAWorker) {
   EXPECT_EQ(client.data()[5 * 4096 + 16], 0x77);
 }
 
-// Waits without lending a thread.
+// Waits without working for the engine.
 ring::Completion await(Client& client, u64 position) {
   ring::Completion completion{};
   while (!client.producer().poll(position, &completion)) std::this_thread::yield();
@@ -229,7 +229,7 @@ engine::ServiceLimits limits_of_kernel(u64 idle_exit_ns) {
   return limits;
 }
 
-// Two warps of a service kernel, one of them polling: they work, leave when idle, and go on where they left.
+// Two warps of a service kernel, one of them polling: they work, leave when idle, and continue where they left.
 TEST(Probe, ServiceLoopLeavesWhenIdleAndGoesOn) {
   EngineFixture fixture(two_workers());
   Client client(fixture.host());
@@ -250,7 +250,8 @@ TEST(Probe, ServiceLoopLeavesWhenIdleAndGoesOn) {
   }
 }
 
-// Workers that are to leave do not stay for the tasks of a large command: each kernel does some, the last one the rest.
+// Workers that have to leave do not stay for the tasks of a large command: each kernel does some, the last one the
+// rest.
 TEST(Probe, ServiceLoopLeavesBetweenTasks) {
   EngineFixture fixture(two_workers());
   Client client(fixture.host());
@@ -263,7 +264,8 @@ TEST(Probe, ServiceLoopLeavesBetweenTasks) {
     store<Order::relaxed, Scope::system>(&fixture.engine().service.exit_requested, 1u);
     run_emulated_warps(2, [&](EmulatedWarp g, u32 index) { engine::service_loop(g, fixture.engine(), index, limits); });
   }
-  // Thirteen tasks, one a kernel at least, but for kernels whose workers leave before they have seen the ring.
+  // Thirteen tasks, at least one for each kernel, except for kernels whose workers leave before they have seen the
+  // ring.
   EXPECT_GE(launches, 2u);
   EXPECT_LE(launches, 26u);
   EXPECT_EQ(completion.status, Status::ok);

@@ -1,5 +1,5 @@
-// relocate: chunks are emptied, files put together, and nothing that anybody can see changes. The same bodies on lanes
-// and on emulated warps.
+// relocate: chunks are emptied, files are joined, and users see no change. The same bodies run on lanes and on emulated
+// warps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class Mover {
     const ring::Completion done = client.write(inode, page * page_size, page_count * page_size);
     ASSERT_EQ(done.status, Status::ok) << status_name(done.status);
   }
-  // How many bytes of the pages are not as write() wrote them.
+  // The number of bytes of the pages that differ from those of write().
   u64 wrong_bytes(u64 inode, u64 page, u64 page_count, u64 seed) {
     const ring::Completion done = client.read(inode, page * page_size, page_count * page_size);
     EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
@@ -88,7 +88,7 @@ class Mover {
     }
     return sum;
   }
-  // Everything that frozen chunks hold, then a checkpoint.
+  // Moves everything in frozen chunks, then makes a checkpoint.
   Moved move_all() {
     Moved sum;
     const auto add = [&](const Moved& moved) {
@@ -200,7 +200,7 @@ void empties_a_chunk(FileEngine& engine) {
   for (int i = 0; i < name_count; ++i)
     ASSERT_EQ(client.create("name with some length " + std::to_string(i)).status, Status::ok);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
-  // Access times are as new as they get by reading.
+  // Access times are updated as by reads.
   EXPECT_EQ(mover.wrong_bytes(small, 0, 1, 1) + mover.wrong_bytes(large, 512, large_pages, 2), 0u);
   EXPECT_EQ(mover.wrong_bytes(sparse, 600, 3, 3) + mover.wrong_bytes(orphan, 0, 5, 4), 0u);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
@@ -252,7 +252,7 @@ TEST(RelocateDurably, AnotherEngineFindsEverything) {
   ASSERT_EQ(mover.relocate(RelocateStep::freeze, 0).status, Status::ok);
   EXPECT_GT(mover.move_all().moved, 0u);
   const DeviceImages images = engine.images();
-  // Half way through the next one.
+  // Half-way through the next one.
   ASSERT_EQ(mover.relocate(RelocateStep::unfreeze, 0).status, Status::ok);
   ASSERT_EQ(mover.relocate(RelocateStep::freeze, 1).status, Status::ok);
   ASSERT_EQ(mover.relocate(RelocateStep::data, large, 0, wire::relocate_frozen).status, Status::ok);
@@ -268,7 +268,7 @@ TEST(RelocateDurably, AnotherEngineFindsEverything) {
 template <class Connection>
 void frozen_chunks_get_no_pages(FileEngine& engine) {
   Mover<Connection> mover(engine);
-  // Which it would: without the flag the same writes use it.
+  // Without the flag the same writes would use it.
   constexpr u32 chunk = 0;
   const u32 before = mover.usage()[chunk].used;
   mover.new_file("canary", 0, 900, 1);
@@ -302,7 +302,7 @@ void refuses_what_cannot_be(FileEngine& engine) {
   EXPECT_EQ(mover.relocate(RelocateStep::data, 77).status, Status::stale);
   EXPECT_EQ(mover.relocate(RelocateStep::data, 1, 0, 8).status, Status::invalid_argument);
   EXPECT_EQ(mover.relocate(static_cast<RelocateStep>(99), 1).status, Status::invalid_argument);
-  // What the chunks hold has no room in the one that is left.
+  // The content of the chunks does not fit into the remaining one.
   for (int i = 0; i < 9; ++i) mover.new_file("file " + std::to_string(i), 0, 800, 1);
   ASSERT_EQ(mover.client.checkpoint().status, Status::ok);
   const space::SpaceCounters before = mover.counters();
@@ -354,7 +354,7 @@ void scattered_files_are_put_together(FileEngine& engine) {
   EXPECT_EQ(mover.attributes(a).size_bytes, before.size_bytes);
   EXPECT_EQ(mover.wrong_bytes(a, 0, 600, 1), 0u);
   EXPECT_EQ(mover.wrong_bytes(b, 0, 600, 2), 0u);
-  // A second time there is nothing to do; and with a limit the rest of b follows in more steps.
+  // The second time there is nothing to do; and with a limit the rest of b follows in more steps.
   EXPECT_EQ(mover.move(RelocateStep::data, a, wire::relocate_scattered).moved, 0u);
   EXPECT_GT(mover.move(RelocateStep::data, b, wire::relocate_scattered, 64).moved, 500u);
   EXPECT_EQ(mover.wrong_bytes(b, 0, 600, 2), 0u);
@@ -380,7 +380,7 @@ TEST_P(Relocate, DamageStays) {
   run(damage_stays<Client>, damage_stays<WaitingClient>);
 }
 
-// Many commands: of a warp they would take long.
+// Many commands, which would take long on a warp.
 class RelocateOnLanes : public ::testing::Test {
  protected:
   FileEngine engine_{options(false)};

@@ -1,4 +1,5 @@
-// Renames that move something to another directory take turns: what they see of the tree stays true until they end.
+// Renames that move something to another directory run one after the other: their view of the tree stays valid until
+// they end.
 #include <gtest/gtest.h>
 
 #include "engine/stepped_names.hpp"
@@ -23,8 +24,8 @@ class RenameLock : public SteppedNames {
   u64 parent_of(u64 directory) { return inode(directory).inode->parent_or_device; }
 };
 
-// left/a goes below b and right/b below a, at once. Each is right by itself; after both there would be a circle that no
-// way leads to.
+// left/a is moved below b and right/b below a, concurrently. Each is valid by itself; after both there would be a cycle
+// without a path to it.
 TEST_F(RenameLock, OneWaitsForTheOther) {
   const u64 left = make_directory(root, "left");
   const u64 right = make_directory(root, "right");
@@ -46,7 +47,7 @@ TEST_F(RenameLock, OneWaitsForTheOther) {
   EXPECT_TRUE(engine().rename_lock.is_idle());
 }
 
-// Inside one directory nothing changes its parent.
+// A rename inside one directory changes no parent.
 TEST_F(RenameLock, ARenameInOneDirectoryDoesNotWait) {
   const u64 left = make_directory(root, "left");
   const u64 right = make_directory(root, "right");

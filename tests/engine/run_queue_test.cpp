@@ -33,7 +33,7 @@ TEST(RunQueue, FirstInFirstOutOverManyLaps) {
   }
 }
 
-// Items travel round: each consumer puts back what it took. None is lost, none appears twice.
+// Items circulate: each consumer puts back what it took. None is lost, none appears twice.
 TEST(RunQueue, ProducersAndConsumersLoseNothing) {
   constexpr u32 item_count = 24;
   constexpr u32 thread_count = 4;

@@ -1,5 +1,5 @@
-// scrub, list_blocks, health: damage planted on the medium is found, exactly it, and its owner is named. The same
-// bodies on lanes and on emulated warps.
+// scrub, list_blocks, health: exactly the damage that was made on the medium is found, and its owner is named. The same
+// bodies run on lanes and on emulated warps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct Blocks {
   }
 };
 
-// What the tests ask of an engine.
+// The operations that the tests need of an engine.
 template <class Connection>
 class Patient {
  public:
@@ -166,7 +166,7 @@ void finds_exactly_what_was_planted(FileEngine& engine) {
   EXPECT_EQ(patient.damaged(), planted);
   EXPECT_TRUE(patient.table().empty()) << "nobody asked to record it";
 
-  // Freed pages are nobody's any more.
+  // Freed pages belong to nobody.
   ASSERT_EQ(patient.client.unlink("small").result, small);
   ASSERT_EQ(patient.client.reclaim(small).status, Status::ok);
   std::set<u64> left = planted;
@@ -194,7 +194,7 @@ void keeps_the_table(FileEngine& engine) {
   EXPECT_EQ(health.mismatch_counts[table[0].device], 2u);
   EXPECT_EQ(health.flags, 0u) << "damaged content is no metadata error";
 
-  // A scrub that records names the owner it is told; a page that is sound again leaves the table.
+  // A scrub that records damage uses the given owner; a page that is valid again leaves the table.
   raid::PageLocation place{};
   ASSERT_EQ(raid::find_page(engine.fs().space, address, &place), Status::ok);
   const u32 metadata = static_cast<u32>(wire::DamageKind::metadata);
@@ -204,10 +204,10 @@ void keeps_the_table(FileEngine& engine) {
   ASSERT_EQ(table.size(), 1u);
   EXPECT_EQ(table[0].inode, 99u);
   EXPECT_EQ(table[0].kind, wire::DamageKind::metadata);
-  patient.damage(address);  // twice is not at all
+  patient.damage(address);  // damaging it twice restores it
   EXPECT_EQ(patient.scrub(place.chunk, place.page, 1, wire::scrub_mask_record).result, 1u);
   EXPECT_TRUE(patient.table().empty());
-  // So does one that is free.
+  // A free page leaves it too.
   raid::note_damage(engine.fs().space, address);
   ASSERT_EQ(patient.client.unlink("file").result, file);
   ASSERT_EQ(patient.client.reclaim(file).status, Status::ok);
@@ -292,7 +292,7 @@ TEST_P(Scrub, RefusesWhatIsOutOfRange) {
   run(refuses_what_is_out_of_range<Client>, refuses_what_is_out_of_range<WaitingClient>);
 }
 
-// Clients cannot give these commands, whatever their session may.
+// Clients cannot send these commands, whatever their session may do.
 TEST(ScrubRights, AreTheManagementsAlone) {
   FileEngine engine(options(false));
   Client client(engine, ClientOptions{.trusted = true, .internal = false});
@@ -304,7 +304,7 @@ TEST(ScrubRights, AreTheManagementsAlone) {
   }
 }
 
-// After a metadata error a pool that was told so takes no more changes, but keeps what it has acknowledged.
+// After a metadata error a pool with this option refuses changes, but keeps everything that it has acknowledged.
 TEST(StopOnError, RefusesChangesAndStillWritesThoseBefore) {
   for (const bool stops : {true, false}) {
     FileEngine engine(options(false));

@@ -1,4 +1,4 @@
-// The engine as a service: links, malformed and hostile descriptors, deadlines, upcalls, sleeping, stopping.
+// The engine as a service: links, malformed and hostile descriptors, deadlines, upcalls, sleep, stop.
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>
@@ -44,7 +44,7 @@ TEST(Links, ChainRunsInOrder) {
   EngineFixture fixture;
   Client client(fixture.host());
   for (u32 round = 0; round < 200; ++round) {
-    // A byte is handed from place to place; out of order it would get lost.
+    // A byte is copied from place to place; out of order it would get lost.
     const u8 value = static_cast<u8>(round + 1);
     u64 last = client.publish(linked(set_byte(0, value)));
     for (u64 i = 0; i < 14; ++i) last = client.publish(linked(copy_byte(i, i + 1)));
@@ -130,23 +130,23 @@ TEST(Descriptors, MalformedOnesAreAnswered) {
   EXPECT_EQ(client.call(make_command(Opcode::noop)).status, Status::ok);
 }
 
-// Known without the table: what a stranger must never do, and what only a front end may.
+// Independent of the table: commands that clients must never send, and those for front ends only.
 constexpr Opcode server_commands[] = {Opcode::checkpoint,  Opcode::upcall_done,  Opcode::reclaim_orphans,
                                       Opcode::load_chunks, Opcode::adopt_logged, Opcode::scrub,
                                       Opcode::health,      Opcode::list_blocks,  Opcode::grow,
                                       Opcode::check,       Opcode::rebuild,      Opcode::relocate};
 constexpr Opcode front_end_commands[] = {Opcode::reclaim};
 
-// What the engine says of a command that it is not to begin: it is linked to one that fails.
+// The engine's answer to a command that it must not begin: it is linked to one that fails.
 Status admitted(Client& client, Opcode opcode) {
   const u64 first = client.publish(linked(set_byte(u64{1} << 30, 1)));
   const Status status = client.wait(client.publish(make_command(opcode))).status;
-  // Of a chain with one that is refused the others are cancelled.
+  // If one command of a chain is refused, the others are cancelled.
   EXPECT_EQ(client.wait(first).status, status == Status::cancelled ? Status::bad_address : Status::cancelled);
   return status;
 }
 
-// All opcodes from a session of each kind: what has a row is admitted from that kind on, nothing else is.
+// All opcodes from a session of each kind: opcodes with a row are admitted from that kind on, others are not.
 TEST(Descriptors, EachSessionIsAdmittedWhatTheTableSays) {
   EngineFixture fixture;
   struct Kind {
@@ -173,13 +173,13 @@ TEST(Descriptors, EachSessionIsAdmittedWhatTheTableSays) {
         expected = row->sender <= kind.sender ? Status::cancelled : Status::permission;
       }
       if (opcode == Opcode::upcall_done && expected == Status::cancelled) {
-        // Carried out where the ring is read, and no part of chains.
+        // Executed where the ring is read, and not part of chains.
         ASSERT_EQ(client.call(make_command(opcode)).status, Status::not_found) << "nobody made upcall 0";
         ++admitted_count;
         continue;
       }
       ASSERT_EQ(admitted(client, opcode), expected) << number << " " << wire::command_name(opcode);
-      // Alone it takes another way to the engine.
+      // A single command takes another path to the engine.
       if (expected != Status::cancelled) {
         ASSERT_EQ(client.call(make_command(opcode)).status, expected) << number;
       }
@@ -203,7 +203,7 @@ TEST(Descriptors, NobodyElseSendsWhatIsTheServers) {
   }
 }
 
-// Replaying is the server's, and for what has records.
+// Replay is reserved for the server, and for commands with records.
 TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
   for (const wire::CommandRow& row : wire::command_rows) {
     wire::Command command = make_command(row.opcode);
@@ -220,9 +220,9 @@ TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
   }
 }
 
-// A pool that takes no changes refuses whatever users would see, and what has no row.
+// A pool that refuses changes refuses everything that users would see, and commands without a row.
 TEST(Admission, AStoppedPoolTakesNoChanges) {
-  // Known without the table.
+  // Independent of the table.
   const std::set<Opcode> changing = {Opcode::setattr,          Opcode::mknod,      Opcode::mkdir,
                                      Opcode::unlink,           Opcode::rmdir,      Opcode::symlink,
                                      Opcode::rename,           Opcode::link,       Opcode::create,
@@ -265,7 +265,7 @@ TEST(Descriptors, MalformedLinkTakesItsChainDown) {
   EXPECT_EQ(client.data()[0], 0);
 }
 
-// Commands that need no pool; the others' handlers are fuzzed with one.
+// Commands that need no pool; the handlers of the others are fuzzed with one.
 bool needs_no_pool(u32 opcode) {
   return opcode <= static_cast<u32>(Opcode::memcopy) || opcode >= static_cast<u32>(Opcode::count);
 }
@@ -283,7 +283,7 @@ TEST(Descriptors, RandomBytesWithGoodSequenceNumbersDoNoHarm) {
       u64 value = random();
       u32 word = static_cast<u32>(random());
       if (unit == 0) {
-        // Half of them plausible. Chains would make the test wait for their ends.
+        // Half of them are plausible. The test would have to wait for the ends of chains.
         const u32 opcode = random() % 2 == 0 ? random() % 4 : word % 0x10000;
         word = (needs_no_pool(opcode) ? opcode : 0) | ((word >> 16) & ~u32{wire::command_flag_link}) << 16;
       }
@@ -297,8 +297,8 @@ TEST(Descriptors, RandomBytesWithGoodSequenceNumbersDoNoHarm) {
   EXPECT_GT(fixture.host().counters().descriptors_rejected, 1000u);
 }
 
-// A client that keeps changing its ring while the engine reads it gets answers or not; the engine and its
-// neighbours do not notice.
+// A client that keeps changing its ring while the engine reads it may or may not get answers; the engine and other
+// clients are not affected.
 TEST(Descriptors, RacingWriterHarmsNobody) {
   EngineFixture fixture;
   Client hostile(fixture.host());
@@ -326,7 +326,7 @@ TEST(Descriptors, RacingWriterHarmsNobody) {
   writer.join();
 }
 
-// An inode in a frame of its own, so that getattr works without a pool.
+// An inode in a frame of its own, which lets getattr work without a pool.
 fs::InodeRef plant_inode(engine::Engine& engine, u64 number) {
   const fs::PageKey key = fs::PageKey::make(0, 0, number / format::inodes_per_page);
   u32 frame = fs::detail::find_frame(engine.fs.pages, key);
@@ -430,7 +430,7 @@ TEST_F(LockedInode, StopDrainsWhatIsUnderWay) {
     EXPECT_EQ(completion.status, Status::ok);
   }
   EXPECT_EQ(engine().commands_active, 0u);
-  // A command that nobody takes any more does not keep its client for ever.
+  // A command that nobody processes does not block its client forever.
   EXPECT_EQ(client.call(make_command(Opcode::noop)).status, Status::engine_died);
 }
 
@@ -476,7 +476,7 @@ TEST(Idle, AllWorkersSleepAndWakeAgain) {
     while (fixture.host().sleeping_worker_count() != 3) std::this_thread::yield();
     const u64 position = client.publish(make_command(Opcode::noop));
     client.doorbell();
-    // Nobody lends a thread: the engine has to wake by itself.
+    // No waiting thread works for the engine: it has to wake up by itself.
     ring::Completion completion{};
     while (!client.producer().poll(position, &completion)) std::this_thread::yield();
     ASSERT_EQ(completion.status, Status::ok);
@@ -492,7 +492,7 @@ TEST(Sessions, OpenAndCloseWhileTheEngineIsBusy) {
         Client client(fixture.host(),
                       ClientOptions{.depth_log2 = 3, .data_length = 4096, .trusted = true, .internal = false});
         for (u32 i = 0; i < 20; ++i) ASSERT_EQ(client.call(make_command(Opcode::noop)).status, Status::ok);
-        // The last ones are left to complete while the session closes.
+        // The last ones complete while the session closes.
         client.publish(make_command(Opcode::noop));
         client.doorbell();
       }
@@ -514,7 +514,7 @@ TEST(Sessions, TableIsBounded) {
   EXPECT_EQ(again.call(make_command(Opcode::noop)).status, Status::ok);
 }
 
-// Without a pool there is nothing to write: a checkpoint ends at once, for everybody who waits.
+// Without a pool there is nothing to write: a checkpoint ends at once for all that wait.
 TEST(Checkpoints, RequestsAreAnsweredByRounds) {
   EngineOptions options{};
   options.start = false;

@@ -1,4 +1,4 @@
-// An engine whose only worker the test runs, step by step, and commands on names under way side by side.
+// An engine whose only worker is run by the test, step by step, with concurrent commands on names.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class SteppedNames : public ::testing::Test {
     for (u32 i = 0; i < count; ++i) step();
   }
 
-  // A command of the test's own has the lock.
+  // A command of the test holds the lock.
   void hold(const fs::InodeRef& ref) {
     engine::set_phase(holder(), engine::CommandPhase::running);
     EXPECT_EQ(engine::acquire_command_lock(engine(), holder(), ref.lock, ref.number, engine::LockMode::exclusive),
@@ -38,8 +38,8 @@ class SteppedNames : public ::testing::Test {
     return ref;
   }
 
-  // Commands go through a session of their own, so that nothing but step() runs them. Names were put by named(), and
-  // are the command's after its first step.
+  // Commands use a session of their own, so only step() runs them. named() has stored the names, which belong to the
+  // command after its first step.
   u64 publish(wire::Command command) {
     std::memcpy(client_.data(), names_.data() - NameClient::data_offset, NameClient::data_offset + 64);
     return client_.publish(command);

@@ -1,4 +1,4 @@
-// Tasks of commands, and the board where those ask for help that fanned out.
+// Tasks of commands, and the board on which commands that fanned out ask for help.
 #include <gtest/gtest.h>
 
 #include "engine/engine_fixture.hpp"
@@ -15,7 +15,7 @@ u32 entry_count(const engine::Engine& engine, u32 index) {
   return count;
 }
 
-// More commands than places: the last one gets there when a place is free.
+// More commands than slots: the last one gets a slot when one is free.
 TEST(Tasks, ACommandBesideAFullBoardAsksForHelpAgain) {
   EngineFixture fixture({.worker_count = 2, .command_count = 64, .config = {}, .start = false});
   engine::Engine& engine = fixture.engine();

@@ -8,13 +8,13 @@ namespace {
 constexpr u64 short_ns = 10000;
 constexpr u64 long_ns = 8000000;
 
-// What a wait of `length_ns` is like: how late it is heard of, and how often it is looked at.
+// Properties of a wait of `length_ns`: how late its end is noticed, and how often it is polled.
 struct Heard {
   u64 late_ns;
   u64 slept_ns;
 };
 
-// A look takes `look_ns`, and a sleep as long as it was asked to.
+// A poll takes `look_ns`, and a sleep exactly the requested time.
 Heard wait_for(WaitPolicy& policy, u64 length_ns) {
   constexpr u64 look_ns = 500;
   u64 passed_ns = 0;

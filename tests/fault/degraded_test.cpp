@@ -1,7 +1,7 @@
-// Mounted pools that lose devices: every level with redundancy, every set of devices that it can do without, before,
-// in the middle of and after writes; what comes after a crash; and one device too many.
+// Mounted pools that lose devices: every level with redundancy, every set of devices that it can lose, before, during
+// and after writes; the state after a crash; and one device too many.
 //
-// The files of lost devices stay where they are, so that each mount after the loss meets them again with old contents.
+// The files of lost devices stay in place, so each mount after the loss finds them again with old contents.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -16,7 +16,7 @@ using Level = LosingLevel;
 
 class LostDevices : public ::testing::TestWithParam<Level> {
  protected:
-  // Everything that was acknowledged is there although the lost devices are back with what they have.
+  // Everything acknowledged is present although the lost devices are back with their old content.
   void expect_kept_after_power_loss(LosingPool& losing, u32 lost) {
     losing.power_loss();
     EXPECT_NE(losing.mount_problem().find("is stale since epoch"), std::string::npos) << lost;
@@ -101,7 +101,7 @@ TEST_P(LostDevices, BetweenWritesAndSync) {
   });
 }
 
-// Each access of a sync and of a checkpoint in turn is the device's last.
+// Each access of a sync and of a checkpoint in turn is the last one of the device.
 TEST_P(LostDevices, AtEachAccessOfASync) {
   const Level level = GetParam();
   for (const bool by_checkpoint : {false, true}) {
@@ -136,12 +136,12 @@ TEST_P(LostDevices, AFailedFlushLosesTheDevice) {
   expect_kept_after_power_loss(losing, 2);
 }
 
-// One more than the level can lose: what only lost devices hold is EIO, nothing is wrong, and what was acknowledged
-// before comes back.
+// One more than the level can lose: pages that only lost devices hold are EIO, nothing is wrong, and everything
+// acknowledged earlier returns.
 TEST_P(LostDevices, OneTooManyIsAnError) {
   const Level level = GetParam();
   u32 refused_at_all = 0;
-  // Devices of one chunk after the other: which of them holds files is the allocator's affair.
+  // Devices of one chunk after the other: the allocator decides which of them hold files.
   u32 chunk_count = 1;
   for (u32 index = 0; index < std::min(chunk_count, 3u); ++index) {
     SCOPED_TRACE(index);
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, LostDevices,
                            return fmt::format("{}_{}", parameter.param.profile, parameter.param.device_count);
                          });
 
-// Without redundancy nothing changes: errors are errors, and no device is given up.
+// Without redundancy errors stay errors, and no device is given up.
 TEST(LostDevicesWithoutRedundancy, AreNotGivenUp) {
   LosingPool losing({"single", 2, 0});
   losing.lose(1, 0);
@@ -195,7 +195,7 @@ TEST(LostDevicesWithoutRedundancy, AreNotGivenUp) {
   for (u32 file = 0; file < losing_file_count; ++file) EXPECT_EQ(losing.read(file), Status::ok);
 }
 
-// Each half of a mirror was written without the other. Neither is what the other one lacks.
+// Each half of a mirror was written without the other one. Neither has what the other one lacks.
 TEST(HistoriesApart, AreNotMountedTogether) {
   TestPoolOptions options;
   options.profile = "raid1";
@@ -203,7 +203,7 @@ TEST(HistoriesApart, AreNotMountedTogether) {
   TestPool pool(options);
   pool.unmount();
   const std::vector<std::string> paths = pool.device_paths();
-  // Beside the devices they would be found.
+  // In the devices' folder they would be found.
   const std::string away = std::filesystem::path(paths[0]).parent_path().string() + "/away";
   std::filesystem::create_directory(away);
   const auto work_without = [&](u32 device) {

@@ -19,11 +19,11 @@ namespace gpu4fs::test {
 
 inline constexpr u32 losing_file_count = 16;
 
-// A device that is gone from a number of accesses on.
+// A device that is gone after a number of accesses.
 struct Switch {
   std::atomic<std::int64_t> accesses_left{std::int64_t{1} << 60};
   std::atomic<bool> fails_flushes_only{false};
-  std::atomic<std::int64_t>* common_left = nullptr;  // of all devices together: power goes
+  std::atomic<std::int64_t>* common_left = nullptr;  // of all devices together: power failure
 };
 
 class SwitchLayer : public device::StackLayer {
@@ -112,14 +112,14 @@ class LosingPool {
     }
   }
 
-  // Nothing is read or written any more after so many accesses of all devices together.
+  // All reads and writes fail after this number of accesses of all devices together.
   void cut_power(std::int64_t after_accesses) {
     common_left_ = after_accesses;
     for (Switch& device : switches_) device.common_left = &common_left_;
   }
   bool has_power() const { return common_left_ >= 0; }
 
-  // The file is made anew, with its blocks allocated before anything is written.
+  // Creates the file anew, with its blocks allocated before anything is written.
   Status recreate(u32 file) {
     FileOperation op;
     op.opcode = wire::Opcode::unlink;

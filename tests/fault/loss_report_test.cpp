@@ -1,4 +1,5 @@
-// What the server is told, and tells, of a device that failed: which file it was, also when another has its place.
+// Reports about a failed device to and from the server: they name its file, also if another device has its place
+// meanwhile.
 #include <gtest/gtest.h>
 
 #include <sstream>

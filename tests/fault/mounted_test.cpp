@@ -1,10 +1,8 @@
-// A mounted pool on a device that misbehaves: what is read is EIO or right, never wrong bytes, and
-// the engine lives.
+// A mounted pool on a faulty device: reads are EIO or right, never wrong bytes, and the engine survives.
 //
-// Right means: after a write that succeeded its bytes, after one that failed a mixture by pages of
-// old and new. After the mount has ended and begun again on a good device: each page as some write
-// left it, because a device that acknowledges what it forgets can take a single superblock back
-// too.
+// Right means: after a successful write its bytes; after a failed one a mixture of old and new pages. After the mount
+// has ended and begun again on a good device: each page as some write left it, because a device that acknowledges what
+// it forgets can also lose a single superblock.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -44,7 +42,7 @@ std::vector<u8> content(u32 file, u32 version) {
 struct Variant {
   const char* kind;
   const char* when;
-  bool is_silent;  // the device says that all is well
+  bool is_silent;  // the device reports no error
 
   friend std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.kind << v.when; }
 };
@@ -58,7 +56,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
     options.device_count = 1;
     options.device_bytes = u64{11} << 20;
     options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
-    // One access at a time: a misdirected write lands where somebody else might be writing.
+    // One access at a time: a misdirected write goes to a place that other accesses might be writing.
     options.config.inline_transfer_pages = 64;
     return options;
   }
@@ -129,7 +127,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
     }
   }
 
-  // Whether these are pages of versions that may stand there.
+  // Whether these pages are of versions that may be there.
   void expect_right(u32 file, const u8* bytes, u64 length, bool exact) {
     ASSERT_EQ(length, size_of(file));
     for (u64 at = 0; at < length; at += page_size) {
@@ -156,7 +154,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
     }
   }
 
-  // Everybody writes new versions; some of it is made durable.
+  // All clients write new versions; some of it is made durable.
   void work(u32 version) {
     for (u32 file = version % 2; file < file_count; file += 2) {
       const client::Reply reply = write(file, version);
@@ -172,7 +170,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
 
   void run(u64 seed) {
     use_faults(seed);
-    certain_.fill(std::nullopt);  // what the last mount had acknowledged may have been lost with it
+    certain_.fill(std::nullopt);  // data that the last mount had acknowledged may have been lost with it
     if (mount()) {
       open();
       for (u32 version = 1; version < version_count && !HasFatalFailure(); ++version) {
@@ -185,7 +183,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
       } catch (const std::runtime_error&) {
         ++refused_;
         pool_.crash();
-        // What was not synced may be gone.
+        // Data that was not synced may be lost.
         certain_.fill(std::nullopt);
       }
     } else {
@@ -219,14 +217,14 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
   u64 lost_pools_ = 0;
 };
 
-// A pool of its own for each seed, because a silent fault may end it.
+// A pool for each seed, because a silent fault may destroy it.
 class FaultSeeds : public FaultyMount {};
 
 TEST_P(FaultSeeds, ReadsAreRightOrRefused) {
   const Variant v = GetParam();
   make_files();
   if (HasFatalFailure()) return;
-  // The same pool goes on as long as it can be mounted: damage stays and must stay noticed.
+  // The same pool is used as long as it can be mounted: damage stays and must always be noticed.
   for (u64 seed = 1; seed <= scaled(12) && lost_pools_ == 0; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     run(seed);
@@ -250,7 +248,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, FaultSeeds,
                                            Variant{"torn", "=0.04", true}, Variant{"misdirect", "=0.04", true},
                                            Variant{"delay", "=0.1", true}, Variant{"gone", "#60", false}));
 
-// mkfs, mounting and fsck take devices with layers wherever they take paths.
+// mkfs, mount and fsck accept devices with layers in place of paths.
 TEST(StackedPaths, MakeAndCheckThroughLayers) {
   DeviceFolder folder;
   const std::string log = folder.device(7);
@@ -259,7 +257,7 @@ TEST(StackedPaths, MakeAndCheckThroughLayers) {
   make.size_bytes = u64{24} << 20;
   make.chunk_size_bytes = u64{8} << 20;
   pool::make_pool(make);
-  // The log's writes, played back, are the pool.
+  // A replay of the log's writes gives the pool.
   std::vector<std::vector<u8>> images(2, std::vector<u8>(make.size_bytes));
   u64 flush_count = 0;
   for (const device::WriteLogEntry& entry : device::read_write_log(log)) {

@@ -1,9 +1,9 @@
-// Every device access of every operation fails once, and every allocation of it: the answer is an error or success,
-// nothing acknowledged is lost, nothing leaks, and without the fault the same operation succeeds.
+// Every device access and every allocation of every operation fails once: the answer is an error or success, nothing
+// acknowledged is lost, nothing leaks, and without the fault the same operation succeeds.
 //
-// A table of operations; for each the first, the second ... read, write or flush fails until the operation gets through
-// without meeting the fault. Then pages: with 0, 1, 2 ... pages left, the operation works or answers ENOSPC and changes
-// nothing. Then frames: with 0, 1, 2 ... free ones, the operation waits for a checkpoint and works.
+// For each operation of a table the first, the second ... read, write or flush fails until the operation completes
+// without reaching the fault. Then pages: with 0, 1, 2 ... pages left, the operation succeeds, or fails with ENOSPC and
+// changes nothing. Then frames: with 0, 1, 2 ... free ones, the operation waits for a checkpoint and succeeds.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -48,12 +48,12 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
 
   client::Reply call(const FileOperation& op) { return client_->call(op, Actor::content(op)); }
 
-  // One that must go well.
+  // An operation that must succeed.
   void run(const FileOperation& op) {
     actor_->begin({}, op);
     ASSERT_EQ(actor_->end(call(op), &*client_), "");
   }
-  // Something acknowledged, durable and not in a checkpoint.
+  // Data that is acknowledged and durable, but not in a checkpoint.
   void make_kept() {
     FileOperation op = on_inode(wire::Opcode::create, PosixModel::root);
     op.name = "kept";
@@ -68,7 +68,7 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
     actor_->promise(actor_->ended_count());
   }
 
-  // As if the server had been killed: what is on the devices is mounted, and what the actor's model says of it.
+  // As if the server had been killed: mounts the devices as they are, and compares with the actor's model.
   void kill_and_compare() {
     unmount();
     ASSERT_EQ(check(image_), "");
@@ -85,7 +85,7 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
     ASSERT_EQ(check(image_), "");
   }
 
-  // The operation meets the fault, if there still is an n-th access: false if not.
+  // Runs the operation with the fault, if there is an n-th access: false if not.
   bool try_access(const TriedOperation& tried, NthKind kind, u64 nth) {
     begin();
     make_kept();
@@ -108,14 +108,14 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
     end_clean();
     return true;
   }
-  // Without the fault, wherever that still makes sense (it may have happened, or an orphan is gone).
+  // Without the fault, if that still makes sense (it may have succeeded, or an orphan is gone).
   void repeat(const FileOperation& op) {
     const std::set<int> expected = actor_->model().expect(op);
     const int error = to_errno(call(op).status);
     EXPECT_TRUE(expected.count(error) != 0 || op.opcode == wire::Opcode::reclaim) << "again: errno " << error;
   }
 
-  // What a scrub answers whose n-th read fails, and all after it if that lasts; not 0 in `suspects`: it found
+  // The answer of a scrub whose n-th read fails, and all later ones if `lasts`; not 0 in `suspects`: it found
   // something.
   Status scrub_meeting(u64 nth, bool lasts, u64* suspects) {
     u8* found = pool_->management().data();
@@ -167,7 +167,7 @@ TEST_P(NthAccess, OfEveryOperationFails) {
   EXPECT_GE(faults[2], 2u);
 }
 
-// A checkpoint that fails is told, what was synced before stays, and the next mount makes it.
+// A failed checkpoint is reported, everything synced earlier stays, and the next mount makes the checkpoint.
 TEST_P(NthAccess, OfACheckpointFails) {
   for (const NthKind kind : {NthKind::read, NthKind::write, NthKind::flush}) {
     for (u64 nth = 1;; ++nth) {
@@ -193,7 +193,7 @@ TEST_P(NthAccess, OfACheckpointFails) {
   }
 }
 
-// A mount that fails leaves the pool as it was; the next one succeeds.
+// A failed mount leaves the pool unchanged; the next one succeeds.
 TEST_P(NthAccess, OfAMountFails) {
   begin();
   make_kept();
@@ -233,7 +233,7 @@ TEST_P(NthAccess, OfAMountFails) {
   EXPECT_GT(failures, 10u);
 }
 
-// Scrubbing says that it could not look, or what it found, and changes nothing.
+// A scrub reports that it could not read, or what it found, and changes nothing.
 TEST_P(NthAccess, OfAScrubFails) {
   begin();
   make_kept();
@@ -241,14 +241,14 @@ TEST_P(NthAccess, OfAScrubFails) {
   const std::string expected = text();
   for (u64 nth = 1;; ++nth) {
     SCOPED_TRACE(nth);
-    // A page that could be read at the second look is none of the damaged ones.
+    // A page that was readable the second time is not damaged.
     const Status once = scrub_meeting(nth, false, nullptr);
     if (!plan_.has_struck) {
       ASSERT_EQ(once, Status::ok) << status_name(once);
       break;
     }
     EXPECT_TRUE(to_errno(once) == EIO || once == Status::ok) << status_name(once);
-    // One that stays unreadable is.
+    // A page that stays unreadable is.
     u64 suspects = 0;
     const Status lasting = scrub_meeting(nth, true, &suspects);
     EXPECT_TRUE(plan_.has_struck);
@@ -263,20 +263,20 @@ INSTANTIATE_TEST_SUITE_P(Devices, NthAccess, ::testing::Values(CrashPlace::one_d
 
 class NthAllocation : public NthError {
  protected:
-  // What may be promised, of which statfs tells a part only.
+  // The amount that may be reserved; statfs reports only a part of it.
   u64 available() {
     const fs::FileSystem& fs = pool_->engine()->fs;
     return space::room_of(fs, fs.space.data_class).available;
   }
   u64 big() const { return base_.model.nodes.at(PosixModel::root).entries.at("big"); }
-  // More than any operation wants.
+  // More than any operation needs.
   void make_room() {
     FileOperation op = on_inode(wire::Opcode::fallocate, big(), 0, u64{1} << 20);
     op.mode = 3;
     ASSERT_EQ(call(op).status, Status::ok);
     ASSERT_EQ(pool_->checkpoint(), Status::ok);
   }
-  // Until `count` pages are left, or less is not possible.
+  // Until `count` pages are left, or no fewer are possible.
   void leave_pages(u64 count) {
     for (u64 offset = u64{1} << 30; available() > count; offset += page_size * 64) {
       const u64 length = std::min<u64>(available() - count, 32) * page_size;
@@ -318,12 +318,12 @@ TEST_P(NthAllocation, OfPagesFails) {
       const client::Reply reply = call(op);
       const bool refused = reply.status == Status::no_space;
       const bool is_short = reply.status == Status::ok && op.opcode == wire::Opcode::write && reply.result < op.length;
-      if (is_short) continue;  // the next one is whole
+      if (is_short) continue;  // the next one is complete
       ASSERT_EQ(actor_->end(reply, &*client_, {}, {ENOSPC}), "");
       ASSERT_EQ(actor_->settle(text(), *client_), "");
       if (!refused) break;
       ++refusals;
-      // Removing something always works, and then there is room.
+      // Removing something always succeeds, and then there is room.
       ASSERT_EQ(call(on_inode(wire::Opcode::truncate, big(), 0)).status, Status::ok);
       actor_->begin({}, op);
       ASSERT_EQ(actor_->end(call(op), &*client_), "");

@@ -1,4 +1,4 @@
-// A device whose n-th read, write or flush fails, counted from a moment on; and a table of operations to try it with.
+// A device whose n-th read, write or flush from a moment on fails; and a table of operations to try with it.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ struct NthPlan {
   u64 nth = 0;  // 0: none fails
   u64 seen = 0;
   bool has_struck = false;
-  bool lasts = false;                             // all further ones fail too
+  bool lasts = false;                             // all later ones fail too
   std::function<void()> on_superblock = nullptr;  // when one is about to be written
 
   void arm(NthKind which, u64 number, bool is_lasting = false) {
@@ -57,7 +57,7 @@ class NthLayer : public device::StackLayer {
   NthPlan& plan_;
 };
 
-// What an operation needs before it, and the operation, in terms of a model that follows.
+// An operation with its preconditions, in terms of a model that follows.
 struct TriedOperation {
   std::string name;
   std::vector<FileOperation> before;
@@ -66,7 +66,7 @@ struct TriedOperation {
 
 namespace detail {
 
-// Takes down what a step would do.
+// Records what a step would do.
 class OperationTaker : public CrashWriter {
  public:
   using CrashWriter::CrashWriter;
@@ -89,7 +89,7 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
     try {
       step.run(taker);
     } catch (const std::out_of_range&) {
-      return;  // several operations, of which a later one wants what an earlier one makes
+      return;  // several operations, and a later one needs what an earlier one creates
     }
     if (taker.taken.size() == 1) list.push_back({step.name, {}, taker.taken.front()});
   };
@@ -113,7 +113,7 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
   op.name = "user.x";
   add("get_attribute", op);
   add("list_attributes", on_inode(Opcode::list_attributes, small, 0, 600));
-  // More than what is kept back makes up for, once the range is a hole.
+  // More than the reserve can compensate, once the range is a hole.
   FileOperation zero = on_inode(Opcode::fallocate, large, page_size + 50, 90 * page_size);
   zero.mode = 0x10;
   add("zero_much", zero);

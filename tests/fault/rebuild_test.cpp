@@ -1,6 +1,6 @@
-// Devices that were lost are filled again while the pool is mounted: every level with redundancy,
-// every set of devices that it can do without, as the old files and as new ones. That what was
-// filled in is right, and is used, shows when other devices are taken away afterwards.
+// Lost devices are filled again while the pool is mounted: every level with redundancy, every set of devices that it
+// can lose, with the old files and with new ones. Removing other devices afterwards shows that the filled content is
+// right and is used.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using Level = LosingLevel;
 
-// Of so many cases one is gone through; sanitizers take fewer.
+// One of this number of cases is run; sanitizers run fewer.
 u32 stride() {
   return 100 / std::clamp(scaled(100), 1u, 100u);
 }
@@ -33,7 +33,7 @@ void find_devices_again(LosingPool& losing, u32 devices) {
   losing.lose(devices, std::int64_t{1} << 60);
 }
 
-// Begins with each device of the set, and rounds until nothing is left.
+// Begins with each device of the set, and runs rounds until nothing is left.
 void rebuild_all(LosingPool& losing, u32 devices, bool is_new) {
   for (u32 left = devices; left != 0; left &= left - 1) {
     const u32 device = count_trailing_zeros(u64{left});
@@ -52,7 +52,7 @@ void rebuild_all(LosingPool& losing, u32 devices, bool is_new) {
   FAIL() << "the rebuild does not end";
 }
 
-// Unmounts; without any set of as many devices as may be lost everything is there.
+// Unmounts; everything is present without any set of as many devices as may be lost.
 void expect_redundant(LosingPool& losing, const Level& level) {
   losing.close();
   losing.pool().unmount();
@@ -81,7 +81,7 @@ class Rebuilt : public ::testing::TestWithParam<Level> {
     for (u32 count = 1; count <= level.redundancy; ++count) {
       for (const u32 lost : sets_of(level.device_count, count)) {
         for (const bool is_new : {false, true}) {
-          // Of the many sets of large pools some will do.
+          // A part of the many sets of large pools suffices.
           if (level.device_count > 4 && (lost * 2 + is_new) % 5 != 0) continue;
           if (level.device_count > 2 && (lost * 2 + is_new) % stride() != 0) continue;
           SCOPED_TRACE(fmt::format("lost {:#b}, new files {}", lost, is_new));
@@ -111,7 +111,7 @@ TEST_P(Rebuilt, ThenOthersAreLost) {
   for_each_set([&](LosingPool& losing, u32 lost, bool is_new) { lose_and_rebuild(losing, GetParam(), lost, is_new); });
 }
 
-// By an engine of warps, which does nothing else.
+// With an engine of warps, which does nothing else.
 TEST(RebuiltByWarps, ThenOthersAreLost) {
   for (const Level& level : {Level{"raid1", 2, 1}, Level{"raid6", 4, 2}}) {
     SCOPED_TRACE(level.profile);
@@ -135,7 +135,7 @@ TEST(RebuiltByWarps, ThenOthersAreLost) {
   }
 }
 
-// Files are written, allocated, deleted and synced all the time.
+// Files are continuously written, allocated, deleted and synced.
 TEST_P(Rebuilt, WhileFilesChange) {
   for (const bool is_new : {false, true}) {
     SCOPED_TRACE(is_new);
@@ -144,7 +144,7 @@ TEST_P(Rebuilt, WhileFilesChange) {
     losing.write_all(1);
     ASSERT_EQ(losing.sync(), Status::ok);
     find_devices_again(losing, 2);
-    // Where the file is a new one its mapping is changed: nobody may flush meanwhile.
+    // If the file is a new one, its mapping changes: no flush may happen meanwhile.
     if (is_new) {
       ASSERT_EQ(losing.pool().begin_rebuild(1, true), Status::ok);
     }
@@ -185,8 +185,7 @@ TEST_P(Rebuilt, WhileFilesChange) {
   }
 }
 
-// The device fails again at some time of the rebuild: the pool is as it was, and it can be begun
-// again.
+// The device fails again at some time of the rebuild: the pool is as before, and the rebuild can be restarted.
 TEST_P(Rebuilt, TheTargetFailsAgain) {
   u32 survived = 0;
   for (std::int64_t accesses = 0; survived < 2; accesses = is_short() ? accesses * 3 + 1 : accesses * 5 / 3 + 1) {
@@ -222,7 +221,7 @@ TEST_P(Rebuilt, TheTargetFailsAgain) {
   }
 }
 
-// Another device fails in the middle.
+// Another device fails during the rebuild.
 TEST_P(Rebuilt, AnotherOneFailsMeanwhile) {
   const Level level = GetParam();
   for (const std::int64_t accesses : {0, 9, 30}) {
@@ -247,7 +246,7 @@ TEST_P(Rebuilt, AnotherOneFailsMeanwhile) {
       continue;
     }
     if (level.redundancy == 1) {
-      // What is left is too little: nothing is promised that is not so.
+      // Too little is left: no false promise is made.
       EXPECT_TRUE(done.status != Status::ok || unreadable != 0 || done.left != 0);
       losing.power_loss();
       losing.mount(true);
@@ -266,7 +265,7 @@ TEST_P(Rebuilt, AnotherOneFailsMeanwhile) {
   }
 }
 
-// Power goes at some access of the rebuild; then it is begun again.
+// Power fails at some access of the rebuild; then it is restarted.
 TEST_P(Rebuilt, PowerGoes) {
   for (const bool is_new : {false, true}) {
     for (std::int64_t accesses = is_new ? 1 : 0;; accesses += (accesses < 12 ? 2 : accesses / 3) * stride()) {

@@ -1,6 +1,5 @@
-// What a scrub repairs of a mounted pool with redundancy: every copy and every parity that a device has of what is
-// durable. All of a device's is damaged at once, then all of the next one's; the scrub makes each as it was, on the
-// medium.
+// Repairs by a scrub of a mounted pool with redundancy: every copy and every parity of durable data on a device. All of
+// one device is damaged at once, then all of the next one; the scrub restores each on the medium.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -80,7 +79,7 @@ class ScrubRepairs : public ::testing::TestWithParam<Shape> {
         if (chunk.parity_count == 0) continue;
         const raid::RowView view = raid::row_view(space(), c, raid::row_place(chunk, page).row);
         const u64 first = static_cast<u64>(count_trailing_zeros(raid::slots_in_parity(space(), view)));
-        if (raid::row_place(chunk, page).slot != first) continue;  // once a row
+        if (raid::row_place(chunk, page).slot != first) continue;  // once for each row
         for (u32 j = 0; j < chunk.parity_count; ++j) add_place(raid::parity_place(space(), view, j));
       }
     }

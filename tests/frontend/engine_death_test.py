@@ -1,6 +1,6 @@
-"""The engine dies under a mount: commands under way fail, the pool is recovered, and the mount goes on by itself.
+"""The engine dies under a mount: running commands fail, the pool is recovered, and the mount continues automatically.
 
-The option allow_fault lets the control socket end the engine as a fault of its own would.
+The option allow_fault lets the control socket end the engine as by a fault of its own.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def ask(path, request):
 
 
 def comes_to_rest(pid):
-    """Whether there is a moment in which none of a process's threads runs or wants to."""
+    """Whether there is a moment in which no thread of a process is running or runnable."""
     for _ in range(1000):
         states = []
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -70,12 +70,12 @@ class EngineDeath(unittest.TestCase):
             if status.get("ok") and status["engine_restarts"] == self.restarts:
                 break
         self.assertIn("told to end", status["engine_last_fault"])
-        # Asks the server, which answers when the mount goes on.
+        # Asks the server, which answers when the mount continues.
         self.assertEqual(self.pool.server_pid(), pid)
         return status
 
     def expect_content(self, file, content):
-        """The kernel is told to drop its pages while it is served again already."""
+        """The kernel is told to drop its pages while its requests are already served again."""
         while os.pread(file, 100, 0) != content:
             os.kill(self.pool.server_pid(), 0)
 
@@ -164,7 +164,7 @@ class EngineDeath(unittest.TestCase):
         with self.assertRaises(OSError):
             os.close(new)
         self.end_engine()
-        # What the second engine made durable has kept its identity.
+        # A file that the second engine made durable has kept its identity.
         self.assertEqual(os.pread(again, 100, 0), b"another file")
         os.close(again)
         os.close(changed)
@@ -224,7 +224,7 @@ class EngineDeath(unittest.TestCase):
         self.finish()
 
     def test_another_death_while_the_kernel_is_told(self):
-        """What it drops of a file waits for the reads of that file, which nobody may leave unanswered."""
+        """Dropping pages of a file waits for reads of that file, so these must be answered."""
         content = b"x" * 65536
         files = [self.write(f"file{i}", content) for i in range(200)]
         for file in files:

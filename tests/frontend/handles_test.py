@@ -1,5 +1,5 @@
-"""What the kernel asks of few file systems: file handles, whiteouts and overlays, times of birth, flags of inodes,
-discarding, idmapped mounts."""
+"""Less common features: file handles, whiteouts and overlays, times of birth, flags of inodes, discarding, idmapped
+mounts."""
 
 import concurrent.futures
 import ctypes
@@ -38,7 +38,7 @@ FS_XFLAG_NODUMP = 0x80
 
 
 def drop_caches():
-    """The kernel forgets every name and inode that nobody uses."""
+    """Makes the kernel forget every unused name and inode."""
     with open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("2")
 
@@ -160,7 +160,7 @@ class Handles(PoolTest):
                 self.assertEqual(self.content_of(handle), "content")
             except OSError as error:
                 self.assertEqual(error.errno, errno.ESTALE)
-        # The kernel lets go of a closed file when the mount has been told.
+        # The kernel releases a closed file when the mount has got the request.
         for _ in range(100000):
             try:
                 os.close(open_handle(self.pool.mountpoint, handle))
@@ -427,7 +427,7 @@ class Flags(FlagsTest):
         self.end()
 
     def test_many_are_set_at_once(self):
-        """More than there are threads to answer, all with something to be written back."""
+        """More requests than threads, all with pages that have to be written back."""
         paths = [self.pool.path(f"file{i}") for i in range(64)]
         for path in paths:
             write_file(path, "-" * 4096)
@@ -484,7 +484,7 @@ class FlagsWithWriteback(FlagsTest):
         self.pool.remount()
         self.assert_error(errno.EPERM, write_file, fixed, "other")
         self.assert_error(errno.EPERM, write_file, log, "other")
-        # The kernel would hold it back, with what is in front of it in the page.
+        # The kernel would hold it back together with the preceding bytes of the page.
         for text in (b" and", b" more"):
             self.append(log, text)
         self.assertEqual(read_file(log), "content and more")
@@ -559,7 +559,7 @@ class IdentityMapped(PoolTest):
         self.end()
 
     def seen(self, place, user=0, leaves_users=False):
-        """What a process of the user has: names of attributes, and the answer to FITRIM.
+        """What a process of the user gets: names of attributes, and the answer to FITRIM.
 
         It may be in its own namespace of
         users, where it has all rights."""
@@ -616,6 +616,6 @@ class IdentityMapped(PoolTest):
 
 
 if __name__ == "__main__":
-    # Handles, overlays and idmapped mounts take the right to mount.
+    # Handles, overlays and idmapped mounts need the privilege to mount.
     in_own_namespace(is_needed=True)
     unittest.main()

@@ -17,7 +17,7 @@ def gpu4fs(*words):
 
 
 def close_dead(file):
-    """Closes a file whose server is gone; that may be reported."""
+    """Closes a file whose server is gone; this may be an error."""
     try:
         os.close(file)
     except OSError:
@@ -86,7 +86,7 @@ class Mounting(unittest.TestCase):
         self.assertFalse(os.path.ismount(self.pool.mountpoint))
 
     def test_as_mount_helper(self):
-        """The words that mount(8) gives to a helper."""
+        """The words that mount(8) passes to a helper."""
         helper = os.path.join(os.path.dirname(PROGRAM), "mount.gpu4fs")
         if not os.path.exists(helper):
             helper = os.path.join(self.pool.folder, "mount.gpu4fs")

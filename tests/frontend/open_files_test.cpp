@@ -1,4 +1,4 @@
-// Which descriptions report a lost change, and how often.
+// Which descriptions report a lost change, and how many times.
 #include "frontend/fuse/open_files.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(OpenFiles, EachDescriptionOfAChangedFileReportsOnce) {
   EXPECT_TRUE(files.take_error(other, 1)) << "it had the file open as well";
   EXPECT_FALSE(files.take_error(late, 1)) << "opened after the failure";
   EXPECT_FALSE(files.take_error(elsewhere, 1)) << "that file had not changed";
-  // Again, for those who have heard of the first one too.
+  // Again, for those that have reported the first one too.
   files.changed(other, 1);
   EXPECT_TRUE(files.take_error(late, 2));
   EXPECT_TRUE(files.take_error(writer, 3));
@@ -39,22 +39,22 @@ TEST(OpenFiles, WhatWasSyncedIsNotLost) {
   files.begin_sync(file, 0);
   EXPECT_FALSE(files.end_sync(file, 0, true));
   EXPECT_FALSE(files.take_error(file, 1));
-  // A sync that fails reports, whether or not the command said so, and the close does not once more.
+  // A failed sync reports, whether or not the command did, and the close does not report again.
   files.changed(file, 1);
   files.begin_sync(file, 1);
   EXPECT_TRUE(files.end_sync(file, 2, false));
   EXPECT_FALSE(files.take_error(file, 2));
-  // A change that came while the sync ran is not covered by its success.
+  // A change during the sync is not covered by its success.
   files.changed(file, 2);
   files.begin_sync(file, 2);
   files.changed(file, 2);
   EXPECT_FALSE(files.end_sync(file, 2, true));
   EXPECT_TRUE(files.take_error(file, 3));
-  // Lost before the sync, which then finds nothing to do.
+  // Lost before the sync, which then has nothing to do.
   files.changed(file, 3);
   files.begin_sync(file, 4);
   EXPECT_TRUE(files.end_sync(file, 4, true));
-  // A failed sync that was no failure of a checkpoint (a deadline): the change is still to be made durable.
+  // A failed sync without a failed checkpoint (a deadline): the change still has to be made durable.
   files.changed(file, 4);
   files.begin_sync(file, 4);
   EXPECT_FALSE(files.end_sync(file, 4, false));

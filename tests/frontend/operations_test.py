@@ -1,4 +1,4 @@
-"""Every operation of the mount, with the answers that a local file system of the kernel gives."""
+"""Every operation of the mount, with the same answers as a local file system of the kernel."""
 
 import ctypes
 import errno
@@ -527,7 +527,7 @@ def access_list(other):
 
 @unittest.skipIf(os.geteuid() != 0, "needs root to become somebody else")
 class SetIdBits(Case):
-    """What somebody else changes is no longer root's program, at once and whichever way it was changed."""
+    """A program that another user changes does not run as root, immediately and however it was changed."""
 
     def setUp(self):
         super().setUp()
@@ -537,7 +537,7 @@ class SetIdBits(Case):
         write_file(self.path("copy"), self.program)
 
     def effective_uid(self, path):
-        """What the program at `path` runs as."""
+        """The user as whom the program at `path` runs."""
         reader, writer = os.pipe()
 
         def run():
@@ -721,7 +721,7 @@ class Full(Case):
 
 
     def test_overwriting_when_almost_full(self):
-        """New pages come only from what earlier overwrites gave back, one checkpoint later."""
+        """New pages come only from pages that earlier overwrites freed, one checkpoint later."""
         block = os.urandom(1 << 20)
         with open(self.path("big"), "w+b", buffering=0) as file:
             with self.assertRaises(OSError):

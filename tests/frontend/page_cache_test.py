@@ -1,4 +1,4 @@
-"""What reads through the kernel's page cache see beside writes past it."""
+"""What reads through the kernel's page cache return together with direct writes."""
 
 import ctypes
 import errno
@@ -27,7 +27,7 @@ def tearDownModule():
 
 
 class AsynchronousWrites:
-    """Writes of whole pages past the cache by libaio's system calls."""
+    """Direct writes of whole pages by libaio's system calls."""
 
     SETUP, DESTROY, GETEVENTS, SUBMIT = 206, 207, 208, 209
     COMMAND_WRITE = 1

@@ -20,7 +20,7 @@ class OwnDevices(unittest.TestCase):
         self.addCleanup(self.pool.remove)
 
     def refuse(self, *words):
-        """Were it opened, the server would wait for itself; then the time is up."""
+        """If it were opened, the server would wait for itself until the time is up."""
         done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 8, done)
         self.assertIn(self.pool.mountpoint + ", where this pool itself is mounted", done.stderr)
@@ -96,7 +96,7 @@ class MountingAgain(unittest.TestCase):
             fcntl.flock(device, fcntl.LOCK_EX)
             mount = subprocess.Popen([PROGRAM, "mount", ":".join(self.pool.devices), self.pool.mountpoint],
                                      stderr=subprocess.PIPE, text=True)
-            # More often than one attempt does.
+            # More attempts than one mount makes.
             for _ in range(12):
                 while not watch.next() and mount.poll() is None:
                     pass
@@ -131,7 +131,7 @@ class Opens:
             raise OSError(ctypes.get_errno(), "inotify_add_watch")
 
     def next(self):
-        """Whether there was one more, waiting a while for it."""
+        """Whether another one arrives within a while."""
         if not select.select([self.file], [], [], 0.1)[0]:
             return False
         os.read(self.file, 16)
@@ -178,7 +178,7 @@ class Unmounting(unittest.TestCase):
         os.close(handle)
 
     def umount_while_somebody_looks(self, handle):
-        # Until its request waits in the kernel: before that there would be nothing to wait for.
+        # Waits until its request is in the kernel: before that there would be nothing to wait for.
         control = os.path.join(self.pool.folder, "control")
         os.mkdir(control)
         subprocess.run(["mount", "-t", "fusectl", "none", control], check=True)
@@ -285,6 +285,6 @@ class Remounting(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    # Here servers are stopped, and whoever looks at all mounts, as df(1) does, would wait for them.
+    # Servers are stopped here, and a program that looks at all mounts, like df(1), would wait for them.
     in_own_namespace(is_needed=True)
     unittest.main()

@@ -1,4 +1,5 @@
-// What a mount hands to the next process: lookups, lost inodes, descriptions with the errors that they have to report.
+// The state that a mount passes to the next process: lookups, lost inodes, descriptions with the errors that they have
+// to report.
 #include "frontend/fuse/saved_mount.hpp"
 
 #include <gtest/gtest.h>

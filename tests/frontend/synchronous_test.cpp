@@ -11,7 +11,7 @@ namespace {
 
 using wire::Opcode;
 
-// What mount(8) promises for them.
+// The promises of mount(8).
 const std::set<Opcode> changes_of_content = {Opcode::write,           Opcode::truncate, Opcode::fallocate,
                                              Opcode::copy_range,      Opcode::setattr,  Opcode::set_attribute,
                                              Opcode::remove_attribute};
@@ -37,7 +37,7 @@ TEST(Synchronous, WaitsForWhatChanges) {
   }
 }
 
-// A command that a front end sends without a row is not answered before it is durable.
+// A command without a row is not answered before it is durable.
 TEST(Synchronous, WhatHasNoRowWaits) {
   FuseOptions sync;
   sync.synchronous = true;

@@ -1,6 +1,6 @@
 """Changes that cannot be made durable are reported by fsync and by close, once to each open file.
 
-The medium's flush is made to fail by a library put before libc's msync(2): no medium here fails on demand.
+A library that replaces libc's msync(2) makes the medium's flush fail: no medium here fails on demand.
 """
 
 import errno
