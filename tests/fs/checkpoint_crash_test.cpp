@@ -1,8 +1,8 @@
-// A crash at any moment of a checkpoint leaves the tree of the epoch before or of the new one, whole.
+// A crash at any moment of a checkpoint leaves the complete tree of the previous epoch or of the new one.
 //
-// Memory devices keep what was stored before the crash; a medium with a cache keeps any part of what was
-// written since the last flush. Both are tried: the devices' bytes after each step of a checkpoint, and
-// mixtures in which each 512-byte sector is old or new at random.
+// Memory devices keep everything that was stored before the crash. A medium with a cache keeps any part of the writes
+// since the last flush. Both are tested: the devices' bytes after each step of a checkpoint, and mixtures in which each
+// 512-byte sector is old or new at random.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -23,14 +23,14 @@ SmallPoolOptions two_devices() {
   return options;
 }
 
-// The epoch that the images hold and its model.
+// The epoch in the images and its model.
 struct State {
   u64 epoch;
   WalkModel model;
 };
 
-// Opens the images and compares; answers the epoch found. Then works on and writes another checkpoint, so
-// that what a lost checkpoint left behind is overwritten.
+// Opens the images and compares; returns the epoch found. Then works on and writes another checkpoint, which overwrites
+// the remains of a lost one.
 u64 expect_one_of(const SmallPoolOptions& options, const DeviceImages& images, const State& older, const State& newer,
                   bool work_on) {
   SmallFileSystem again(options, images);
@@ -134,7 +134,7 @@ TEST_F(CheckpointCrash, AnyMomentIsOldOrNewWrittenByAWarp) {
   }
 }
 
-// Each sector that differs is taken from `after` with probability `percent`.
+// Each different sector is taken from `after` with probability `percent`.
 DeviceImages mixture(const DeviceImages& before, const DeviceImages& after, u32 percent, u64 seed) {
   constexpr u64 sector = 512;
   Sequence random(seed);
@@ -165,7 +165,7 @@ TEST_F(CheckpointCrash, AnyPartOfThePagesLeavesTheOldTree) {
   }
 }
 
-// Between the flushes any part of the superblocks may be. Devices may end up at different epochs.
+// Between the flushes any part of the superblocks may be on the medium. Devices may end up with different epochs.
 TEST_F(CheckpointCrash, AnyPartOfTheSuperblocksLeavesOldOrNew) {
   record(104, false);
   const DeviceImages& before = last_of("chunk");
@@ -186,7 +186,7 @@ TEST_F(CheckpointCrash, AnyPartOfTheSuperblocksLeavesOldOrNew) {
   EXPECT_EQ(epochs.count(older_.epoch), 1u);
 }
 
-// The oracle of this file can tell: a page of the new tree that did not reach the medium is noticed.
+// The oracle of this file works: it notices if a page of the new tree did not reach the medium.
 TEST_F(CheckpointCrash, LostPageIsNoticed) {
   record(105, false);
   const DeviceImages& before = moments_.front().images;
@@ -221,7 +221,7 @@ TEST_F(CheckpointCrash, LostPageIsNoticed) {
   EXPECT_GT(noticed, 0u);
 }
 
-// Every page that a checkpoint writes goes to a place that the tree before does not use.
+// A checkpoint writes every page to a place that the previous tree does not use.
 TEST_F(CheckpointCrash, LivePagesAreNeverOverwritten) {
   record(106, false);
   const DeviceImages& before = moments_.front().images;

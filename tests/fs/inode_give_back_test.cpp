@@ -1,4 +1,4 @@
-// Pages of the inode file go when their inodes are free, and no number's generation comes twice.
+// Pages of the inode file are given back when their inodes are free, and no generation of a number is used twice.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -54,7 +54,7 @@ class Inodes {
   }
   void checkpoint() { expect_ok(small_.checkpoint(g_)); }
 
-  // Makes `count` inodes, writes them, frees them all.
+  // Creates `count` inodes, writes them, frees them all.
   std::vector<u64> come_and_go(u32 count) {
     std::vector<u64> numbers;
     for (u32 i = 0; i < count; ++i) numbers.push_back(make());
@@ -103,7 +103,7 @@ TEST(InodeGiveBack, FreePagesGoAndNumbersComeAgain) {
   ASSERT_EQ(small.load_status(), Status::ok);
   fs::Operation op{};
   expect_pages_go(Lane{}, small, op);
-  // What a later mount makes is another file to whoever knew the number.
+  // A number from a later mount is another file for a client that knew the old one.
   const u32 greatest = small.fs().inode_file.generation;
   EXPECT_GE(greatest, 3u);
   SmallFileSystem again(small.options(), small.images());
@@ -120,7 +120,7 @@ TEST(InodeGiveBack, AWarpDoesTheSame) {
   run_emulated_warp([&](EmulatedWarp g) { expect_pages_go(g, small, op); });
 }
 
-// With one inode left a page stays; so does one with a lock that somebody holds or waits for, until a later checkpoint.
+// A page with one inode stays, and so does one with a lock that is held or waited for, until a later checkpoint.
 TEST(InodeGiveBack, WhatIsInUseStays) {
   SmallFileSystem small;
   ASSERT_EQ(small.load_status(), Status::ok);
@@ -142,7 +142,7 @@ TEST(InodeGiveBack, WhatIsInUseStays) {
   EXPECT_EQ(inodes.get(kept).inode->mode, 0100600);
 }
 
-// Behind the greatest one generations begin again, and go on from there: no number has the same one again and again.
+// After the greatest generation they restart and continue from there: no number gets the same one repeatedly.
 TEST(InodeGiveBack, GenerationsGoRound) {
   SmallFileSystem small;
   ASSERT_EQ(small.load_status(), Status::ok);
@@ -161,7 +161,7 @@ TEST(InodeGiveBack, GenerationsGoRound) {
   EXPECT_NE(inodes.get(inodes.make()).inode->generation, 0u);
 }
 
-// A frame is in the list twice if it had another page in between. Two tasks may look at its entries side by side: one
+// A frame is in the list twice if it held another page in between. Two tasks may process its entries concurrently: one
 // gives the page back.
 TEST(InodeGiveBack, AFrameThatIsListedTwiceIsJudgedOnce) {
   SmallFileSystem small;
@@ -200,7 +200,7 @@ TEST(InodeGiveBack, TheCountOfPagesStaysAtZero) {
   EXPECT_EQ(small.fs().had_error, 1u);
 }
 
-// A page in which inodes were made again is no more to be given back.
+// A page in which inodes were created again is not given back.
 TEST(InodeGiveBack, APageThatIsUsedAgainStays) {
   SmallFileSystem small;
   ASSERT_EQ(small.load_status(), Status::ok);

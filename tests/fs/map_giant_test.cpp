@@ -1,5 +1,5 @@
-// Blocks of 1 GiB: placing, looking up, splitting, removing. The pool's data pages are never touched, so a
-// lazily mapped region of 3 GiB costs nothing. The file under test is inode 0 of a pool without other files.
+// Blocks of 1 GiB: placing, looking up, splitting, removing. The pool's data pages are never touched, so a lazily
+// mapped region of 3 GiB costs nothing. The tested file is inode 0 of a pool without other files.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -174,7 +174,7 @@ void remove_all(Group g, GiantPool& pool, fs::Operation& op, u64 first, u64 end)
   fs::map_remove(g, pool.fs(), op, pool.file(), {first, end});
 }
 
-// All or nothing, aligned, and what one holds the other does not get.
+// All or nothing, aligned; a region is never given to two callers.
 TEST(MapGiant, RunsAreAlignedAndWhole) {
   GiantPool pool;
   fs::FileSystem& fs = pool.fs();
@@ -189,7 +189,7 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   EXPECT_EQ(fs.data_counters().free, free_pages - 2 * giga_pages);
   space::abandon_extent(fs, op, first);
   space::abandon_extent(fs, op, second);
-  // One page in the way of each.
+  // One page blocks each of them.
   const raid::Extent small = space::allocate_run(Lane{}, fs, op, 1, 1);
   EXPECT_EQ(small.address / giga, u64{1});
   const raid::Extent rest = allocate_giga(fs, op);
@@ -206,7 +206,7 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   EXPECT_EQ(fs.data_counters().available, free_pages);
 }
 
-// Somebody took a page of the first GiB after its regions' counts were read: nothing of it is kept.
+// Another command took a page of the first GiB after its regions' counts were read: nothing of it is kept.
 TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
   constexpr u32 taken = 40;
   on_all_groups([](auto g) {
@@ -232,7 +232,7 @@ TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
   });
 }
 
-// Threads that want blocks of 1 GiB, of 2 MiB and pages: nothing is given twice, and everything comes back.
+// Threads that want blocks of 1 GiB, of 2 MiB and pages: nothing is given out twice, and everything is returned.
 TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   GiantPool pool;
   fs::FileSystem& fs = pool.fs();
@@ -254,7 +254,7 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
     });
   }
   const u32 rounds = scaled(1000);
-  // A thread that the scheduler stopped with a page of each in its hands is waited for.
+  // Waits for a thread that the scheduler stopped while it held a page of each.
   constexpr u32 rounds_max = 10'000'000;
   for (u32 i = 0; i < rounds || (giants == 0 && i < rounds_max); ++i) {
     fs::Operation op{};
@@ -273,7 +273,7 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   ended = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(giants, 0u);
-  // Nobody's page is in the way any more.
+  // No page blocks them any more.
   fs::Operation op{};
   op.emergency_use = space::EmergencyUse::all;
   ASSERT_EQ(space::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
@@ -341,7 +341,7 @@ TEST(MapGiant, ReplacedSubtreeIsFreed) {
   ASSERT_EQ(pool.load_status, Status::ok);
   fs::Operation op{};
   const raid::Extent giant = take_first_giga(fs, op);
-  // Single pages on both sides and inside of where the giant block will be.
+  // Single pages on both sides of the future giant block and inside it.
   for (const u64 page : {giga_pages - 1, giga_pages, giga_pages + 512 * 77 + 3, 2 * giga_pages - 1, 2 * giga_pages}) {
     prepare_change(Lane{}, pool, op, page, page + 1);
     ASSERT_EQ(space::reserve_pages(fs, op, 1), Status::ok);

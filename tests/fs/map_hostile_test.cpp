@@ -1,4 +1,4 @@
-// A map is hostile input: whatever stands in its pages, the answer is a status, and no page outside is touched.
+// A map is untrusted input: whatever its pages contain, the answer is a status, and no page outside is touched.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -30,7 +30,7 @@ std::vector<u64> map_page_addresses(SmallFileSystem& small, u64 number) {
   return addresses;
 }
 
-// Changes one slot of the page on the medium and makes its checksum right again.
+// Changes one slot of the page on the medium and recomputes its checksum.
 void damage_slot(SmallFileSystem& small, u64 address, Sequence& random) {
   u8* page = small.medium_page(address);
   u64 word = 0;
@@ -59,8 +59,8 @@ void damage_slot(SmallFileSystem& small, u64 address, Sequence& random) {
   small.fs().space.chunks[location.chunk].descriptors[location.page].checksum = xxh3_64(page, page_size, address);
 }
 
-// Every function on random ranges; those that change run only after their prepare answered ok. Answers how often
-// the damage was seen.
+// Calls every function on random ranges; functions that change run only after their prepare returned ok. Returns how
+// often the damage was noticed.
 u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
   u32 refused = 0;
   fs::FileSystem& fs = small.fs();
@@ -107,7 +107,7 @@ u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
         break;
     }
     fs::release_reservations(fs, op);
-    // What a damaged map freed may have been a map page's place: that page then fails its check.
+    // A damaged map may have freed the place of a map page: then that page fails its check.
     EXPECT_TRUE(status == Status::ok || status == Status::corrupt_structure || status == Status::checksum_mismatch)
         << status_name(status);
     if (status != Status::ok) ++refused;
@@ -139,7 +139,7 @@ TEST(MapHostile, DamagedSlotsAreStatuses) {
   EXPECT_GT(seen, scaled(150) / 4);
 }
 
-// Bits in an invalid pointer are neither a block nor a hole; growing would put them where the new pages go.
+// Bits in an invalid pointer are neither a block nor a hole; growth would move them to the place of the new pages.
 TEST(MapHostile, InvalidPointersWithBitsAreSeenBeforeAFileGrows) {
   SmallFileSystem small(hostile_options());
   fs::Operation op{};

@@ -111,7 +111,7 @@ class MapWalk {
     end();
   }
 
-  // Writes the open epoch, then forgets every frame that can go: what follows reads the medium.
+  // Writes the open epoch, then evicts every possible frame: later steps read the medium.
   void checkpoint() {
     ASSERT_EQ(small_.checkpoint(g_), Status::ok);
     g_.sync();

@@ -1,4 +1,4 @@
-// The file map against a std::map, through random replacements, removals, conversions and checkpoints.
+// The file map compared with a std::map, through random replacements, removals, conversions and checkpoints.
 #include <gtest/gtest.h>
 
 #include "base/emulated_warp.hpp"
@@ -38,7 +38,7 @@ u64 new_file(SmallFileSystem& small) {
   return walk.number;
 }
 
-// What is in use after two checkpoints without any content.
+// The pages in use after two checkpoints without any content.
 u64 used_when_idle(SmallFileSystem& small) {
   EXPECT_EQ(small.checkpoint(Lane{}), Status::ok);
   EXPECT_EQ(small.checkpoint(Lane{}), Status::ok);

@@ -1,4 +1,4 @@
-// Extended attributes against std::map, their limits, damaged attribute pages, access control lists.
+// Extended attributes compared with a std::map, their limits, damaged attribute pages, access control lists.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ class NamesAttributes : public testing::Test {
   static fs::AttributeName named(const std::string& name) {
     return {reinterpret_cast<const u8*>(name.data()), static_cast<u32>(name.size()), 0};
   }
-  // The next epoch begins, and nothing stays in memory.
+  // Begins the next epoch and evicts everything.
   void settle() {
     GPU4FS_CHECK_OK(small_.checkpoint(Lane{}));
     fs::evict_frames(Lane{}, small_.fs(), small_.fs().pages.frame_count);
@@ -85,7 +85,7 @@ class NamesAttributes : public testing::Test {
   fs::InodeRef file_{};
 };
 
-// Small and great values, names enough for several pages; every now and then all pages come from the medium.
+// Small and large values, and enough names for several pages; from time to time all pages are read from the medium.
 TEST_F(NamesAttributes, FollowAMap) {
   std::mt19937_64 random(21);
   std::map<std::string, std::string> model;
@@ -95,7 +95,7 @@ TEST_F(NamesAttributes, FollowAMap) {
     const std::string name = "user.n" + std::to_string(random() % 40);
     const bool is_there = model.contains(name);
     if (step % 2000 == 1999) {
-      // All go, so that trees of every height begin anew.
+      // All are removed, so trees of every height are built anew.
       for (const auto& [gone, value] : model) ASSERT_EQ(remove(Lane{}, gone), Status::ok);
       model.clear();
     } else if (random() % 3 == 0) {
@@ -160,7 +160,7 @@ TEST_F(NamesAttributes, ValuesOfEverySize) {
     const u64 pages = size > 1024 ? divide_up(size, page_size) + 1 : file_.inode->attribute_height;
     EXPECT_EQ(file_.inode->page_count, 2 + pages) << size;
   }
-  // Great by small, and back.
+  // A large value replaced by a small one, and back.
   ASSERT_EQ(set(Lane{}, "user.x", "small"), Status::ok);
   EXPECT_EQ(file_.inode->page_count, 3u) << "the map page stays";
   settle();
@@ -171,7 +171,7 @@ TEST_F(NamesAttributes, ValuesOfEverySize) {
   EXPECT_EQ(file_.inode->attribute_height, 0u);
 }
 
-// More great values than one map page has room for.
+// More large values than one map page has room for.
 TEST_F(NamesAttributes, ManyGreatValues) {
   std::map<std::string, std::string> model;
   for (u32 i = 0; i < 40; ++i) {
@@ -213,7 +213,7 @@ TEST_F(NamesAttributes, NamesOf64KiB) {
   expect_equal(model);
 }
 
-// Values that stand in their entries have room in 64 pages.
+// Values inside of their entries have room in 64 pages.
 TEST_F(NamesAttributes, EntriesOf256KiB) {
   u32 count = 0;
   Status status = Status::ok;
@@ -264,7 +264,7 @@ TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
     if (status != Status::corrupt_structure) {
       (void)set(Lane{}, "user.name7", std::string(random() % 400, 'w'));
       u8 names[page_size];
-      // What a damaged entry says of a value in pages of its own, they do not have.
+      // A damaged entry refers to a value in pages of its own that do not exist.
       std::string value;
       (void)get("user.name7", &value);
       fs::NameList list{names, sizeof(names), 0, true};
@@ -376,7 +376,7 @@ TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
   EXPECT_EQ(value, defaults);
   ASSERT_EQ(get("system.posix_acl_access", &value), Status::ok);
   EXPECT_EQ(fs::acl_mode(bytes(value), static_cast<u32>(value.size())), 0770u);
-  // chmod reaches the list.
+  // chmod changes the list.
   fs::FoundAttribute found{};
   ASSERT_EQ(fs::prepare_mode_change(Lane{}, small_.fs(), op_, child, &found), Status::ok);
   ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, {1, 1, 0}), Status::ok);

@@ -1,5 +1,4 @@
-// Damaged directory pages: reading ends with an answer, and what prepare has accepted, commit
-// survives.
+// Damaged directory pages: reads end with an answer, and if prepare accepts a page, commit survives.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -38,7 +37,7 @@ void damage(u8* page, std::mt19937_64& random) {
   }
 }
 
-// Everything that reads. Ends, whatever the pages hold.
+// Calls all reading functions. They end, whatever the pages contain.
 void read_all(DirectoryDriver& directory, const std::vector<std::string>& names, std::mt19937_64& random) {
   for (u32 i = 0; i < 8; ++i) {
     const fs::HashedName name = directory.hashed(names[random() % names.size()]);
@@ -103,7 +102,7 @@ TEST(NamesDamage, WhatPrepareAcceptsCommitSurvives) {
   }
 }
 
-// A reader of one name does not meet these; whoever changes the leaf would.
+// A reader of one name does not notice these; a writer of the leaf would.
 TEST(NamesDamage, ChangesLookAtTheWholeLeaf) {
   std::mt19937_64 random(17);
   DirectoryDriver directory;
@@ -137,7 +136,7 @@ TEST(NamesDamage, ChangesLookAtTheWholeLeaf) {
   EXPECT_EQ(directory.remove(Lane{}, name), Status::ok);
 }
 
-// Each of these is a lie that a reader would have to believe to go wrong.
+// With each of these a trusting reader would go wrong.
 TEST(NamesDamage, IsRecognised) {
   std::mt19937_64 random(13);
   DirectoryDriver directory;
@@ -172,7 +171,7 @@ TEST(NamesDamage, IsRecognised) {
   expect_corrupt(leaf, [&] { slots[slot].name_length = 0; });
   expect_corrupt(node, [&] { children[child] = 0; });
   expect_corrupt(node, [&] { children[child] = 1u << 30; });
-  // A node below itself: the levels do not fit, so no walk runs in circles.
+  // A node below itself: the levels do not match, so no walk loops.
   std::memcpy(saved, node, page_size);
   std::memcpy(leaf, node, page_size);
   EXPECT_EQ(directory.find(Lane{}, name, &found), Status::corrupt_structure);

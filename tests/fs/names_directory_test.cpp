@@ -1,5 +1,5 @@
-// Directories against std::map: random insertion and removal, splits, collisions, and the same
-// pages from every group.
+// Directories compared with a std::map: random insertion and removal, splits, collisions, and the same pages from every
+// group.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,8 +31,7 @@ std::string random_name(std::mt19937_64& random, u32 length_max) {
   return name;
 }
 
-// Every name of the model is found, the enumeration gives exactly the model, and every page is
-// sound.
+// Every name of the model is found, the enumeration returns exactly the model, and every page is valid.
 void expect_equal(DirectoryDriver& directory, const Model& model) {
   EXPECT_EQ(directory.entry_count(), model.size());
   for (const auto& [name, value] : model) {
@@ -83,7 +82,7 @@ TEST(NamesDirectory, HundredThousandNamesComeAndGo) {
     ASSERT_EQ(directory.remove(Lane{}, directory.hashed(names[i])), Status::not_found);
     model.erase(names[i]);
     if (i == names.size() / 2) expect_equal(directory, model);
-    // 40 bytes of a leaf a name. Leaves beside each other hold half a page, and there are those that stand alone.
+    // 40 bytes of a leaf for each name. Adjacent leaves together fill half a page, and some leaves have no neighbour.
     const u64 pages_needed = model.size() * 40 / page_size;
     if (i % 1000 == 0) {
       ASSERT_LE(directory.page_count(), 6 * pages_needed + 16) << model.size();
@@ -102,7 +101,7 @@ TEST(NamesDirectory, HundredThousandNamesComeAndGo) {
   EXPECT_EQ(directory.page_count(), pages_when_full);
 }
 
-// In the order in which a directory is listed, and in the opposite one.
+// In the order in which a directory is listed, and in the opposite order.
 TEST(NamesDirectory, IsOnePageAgainInAnyOrderOfRemoval) {
   for (const bool backwards : {false, true}) {
     DirectoryDriver directory;
@@ -119,7 +118,7 @@ TEST(NamesDirectory, IsOnePageAgainInAnyOrderOfRemoval) {
   }
 }
 
-// Names wander within the directory, from anywhere to one half of the hashes: the pages of the other half go.
+// Names move within the directory to one half of the hashes: the pages of the other half are given back.
 TEST(NamesDirectory, RenamingShrinksAsWell) {
   DirectoryDriver directory;
   std::mt19937_64 random(9);
@@ -151,7 +150,7 @@ TEST(NamesDirectory, RenamingShrinksAsWell) {
   EXPECT_EQ(directory.dir().inode->page_count, 1u);
 }
 
-// Nodes below nodes go as well: hashes that agree in their first bits.
+// Nodes below nodes are given back too: hashes that agree in their first bits.
 TEST(NamesDirectory, DeepTreesAreOnePageAgain) {
   DirectoryDriver directory;
   std::mt19937_64 random(8);
@@ -213,7 +212,7 @@ TEST(NamesDirectory, RandomChangesOfAFewNamesOfAnyLength) {
   expect_equal(directory, model);
 }
 
-// The names' pages survive a checkpoint and a new mount.
+// The pages with the names survive a checkpoint and a new mount.
 TEST(NamesDirectory, IsTheSameAfterACheckpointAndAMount) {
   DirectoryDriver directory;
   Model model;

@@ -24,7 +24,7 @@ TEST(DirectoryEvicted, GrowsOnWhenItsLastMapPageIsNotInMemory) {
       ++count;
     }
   };
-  // Several map pages, so that the leaf to split and the page behind the end are below different ones.
+  // Several map pages, so the leaf to split and the page after the end are below different ones.
   for (u64 target = 1100; target <= 1400; target += 30) {
     ASSERT_NO_FATAL_FAILURE(grow_to(target));
     ASSERT_EQ(directory.forget_pages(), Status::ok);

@@ -1,4 +1,4 @@
-// Enumeration while names come and go: what is there all the time is seen exactly once.
+// Enumeration while names are added and removed: a name that exists all the time is returned exactly once.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -34,8 +34,7 @@ TEST_P(NamesWalk, SeesWhatStaysExactlyOnce) {
     std::vector<std::string> names;
     status = directory.enumerate(&cursor, 1 + random() % 40, &names);
     for (const std::string& name : names) ++seen[name];
-    // Between two calls about as many names are added as there are in a leaf, so leaves split
-    // everywhere.
+    // Between two calls about as many names are added as a leaf has, so leaves split everywhere.
     for (u32 i = 0; i < 60; ++i) {
       if (coming.size() > 50 && random() % 3 == 0) {
         ASSERT_EQ(directory.remove(Lane{}, directory.hashed(*coming.begin())), Status::ok);

@@ -62,7 +62,7 @@ void add_one_page(Group g, SmallFileSystem& small, fs::Operation& op, u64 number
   });
 }
 
-// From one page at height 0 to the far end of height 5: eleven new pages at once fit what was promised.
+// From one page at height 0 to the far end of height 5: eleven new pages at once fit into the reservation.
 TEST(PagesTable, GrowthOverAllLevelsFitsTheReservation) {
   on_both_groups({}, [](auto g, SmallFileSystem& small, fs::Operation& op) {
     const u64 number = make_file(g, small, op);
@@ -120,7 +120,7 @@ TEST(PagesTable, EpochOfChanges) {
   EXPECT_EQ(fs::epoch_of_changes(small.fs()), mounted + 1);
   bool looked = false;
   const Status status = small.checkpoint(Lane{}, [&](const char* name) {
-    // As soon as the next epoch is open, what was dirty belongs to the one that is being written.
+    // As soon as the next epoch is open, the dirty pages belong to the one that is being written.
     if (std::string(name) != "begin") return;
     looked = true;
     EXPECT_EQ(fs::epoch_of_changes(small.fs()), mounted + 1);
@@ -153,7 +153,7 @@ TEST(PagesTable, ReservationsAreRefusedWhole) {
   });
 }
 
-// A frame table that is full of clean pages answers with a request for a checkpoint, and works on after it.
+// A frame table that is full of clean pages answers with a request for a checkpoint, and works after it.
 TEST(PagesTable, EvictionSparesDirtyLockedAndParents) {
   on_both_groups({}, [](auto g, SmallFileSystem& small, fs::Operation& op) {
     fs::FileSystem& fs = small.fs();
@@ -251,7 +251,7 @@ TEST(PagesTable, MalformedPointersAreRefused) {
     EXPECT_STREQ(status_name(fs::get_page(Lane{}, fs, op, ref, {0, 2}, &frame)), status_name(c.expected)) << c.raw;
     EXPECT_EQ(frame, no_frame);
   }
-  // A greater block where a map page is looked for.
+  // A larger block in the place of a map page.
   ref.inode->height = 1;
   ref.inode->slots[2] = BlockPointer::data(u64{8} << 20, BlockSize::block_2m);
   EXPECT_EQ(fs::get_page(Lane{}, fs, op, ref, {0, 2 * format::slots_per_block}, &frame), Status::corrupt_structure);
@@ -261,7 +261,7 @@ TEST(PagesTable, MalformedPointersAreRefused) {
   ref.inode->height = 0;
 }
 
-// Files of fixed height are walked without a lock: a page may be created between the look for it and the load.
+// Files of fixed height are walked without a lock: a page may be created between the search for it and the load.
 TEST(PagesTable, APageCreatedMeanwhileIsNoDamage) {
   SmallFileSystem small;
   fs::Operation op = small.operation();
@@ -271,7 +271,7 @@ TEST(PagesTable, APageCreatedMeanwhileIsNoDamage) {
   EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index}).status, Status::again);
   ASSERT_EQ(small.checkpoint(Lane{}), Status::ok);
   EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index}).status, Status::again);
-  // Without the page, a slot that says nothing is damage.
+  // Without the page, an empty slot is damage.
   format::BlockPointer* slot = fs::detail::slot_of_page(small.fs(), file, {0, index + 1});
   ASSERT_NE(slot, nullptr);
   const format::BlockPointer before = *slot;
@@ -297,14 +297,14 @@ TEST(PagesTable, AClaimStaysWithItsCommandAndReturnsWhenItEnds) {
   SmallFileSystem small;
   std::vector<fs::Operation> commands(2 * format::inodes_per_page, operation_of_shard(0));
   std::vector<u64> numbers;
-  // Two batches; the shard goes on from the first one to the second.
+  // Two batches; the shard continues from the first one to the second.
   for (fs::Operation& op : commands) numbers.push_back(claim(small, op));
   const std::set<u64> distinct(numbers.begin(), numbers.end());
   ASSERT_EQ(distinct.size(), commands.size());
   // A restart, by a worker of another shard.
   commands[5].shard = 1;
   EXPECT_EQ(claim(small, commands[5]), numbers[5]);
-  // Ended without an inode: whoever asks next gets the number, although its batch is in nobody's hands.
+  // Ended without an inode: the next command that needs a number gets this one, although its batch belongs to no shard.
   fs::unclaim_inode(small.fs(), commands[3]);
   fs::unclaim_inode(small.fs(), commands[3]);
   fs::unclaim_inode(small.fs(), commands[7]);
@@ -330,7 +330,7 @@ TEST(PagesTable, AClaimThatWaitsForAPageSkipsNoNumbers) {
   const u64 number = claim(small, first);
   const u32 bitmap = fs::resident_frame(small.fs(), format::inode_number_inode_bitmap, 0, 0);
   ASSERT_NE(bitmap, no_frame);
-  // As while somebody else reads it.
+  // As while another worker reads it.
   fs::Frame& frame = small.fs().pages.frames[bitmap];
   frame.state = fs::frame_loading;
   fs::Operation second = operation_of_shard(1);
@@ -342,7 +342,7 @@ TEST(PagesTable, AClaimThatWaitsForAPageSkipsNoNumbers) {
   EXPECT_EQ(claim(small, second), number + format::inodes_per_page);
 }
 
-// Threads that create files at once never get the same number, and none is told that there is no number left.
+// Threads that create files at once never get the same number, and none runs out of numbers.
 TEST(PagesTable, ConcurrentCreationGivesDistinctNumbers) {
   SmallPoolOptions options;
   options.frame_count = 2048;

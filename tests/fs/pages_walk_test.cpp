@@ -1,4 +1,4 @@
-// Random work on metadata pages: what the table must keep whatever happens, checkpoints, eviction, reopening.
+// Random work on metadata pages: the invariants of the table, checkpoints, eviction, reopening.
 #include <gtest/gtest.h>
 
 #include "support/page_walk.hpp"
@@ -52,7 +52,7 @@ TEST(PagesWalk, WarpKeepsInvariantsAndContents) {
   const WalkModel model = walk_on_warp(small, 11, {}, [&](EmulatedWarp, auto& walk) {
     run_plan(walk, {scaled(500), 20, 90});
   });
-  // What a warp wrote, a lane reads.
+  // A lane reads what a warp wrote.
   SmallFileSystem again(small.options(), small.images());
   ASSERT_EQ(again.load_status(), Status::ok);
   walk_on_lane(again, 1, model, [&](Lane, auto& walk) {
@@ -71,7 +71,7 @@ TEST(PagesWalk, LaneAndWarpDoTheSame) {
   const WalkModel a = walk_on_lane(on_lane, 5, {}, body);
   const WalkModel b = walk_on_warp(on_warp, 5, {}, body);
   EXPECT_EQ(a, b);
-  // Byte for byte, but for superblocks' time, which both take from their options.
+  // Byte for byte, except for the superblocks' time, which both take from their options.
   EXPECT_EQ(on_lane.images(), on_warp.images());
 }
 
@@ -92,7 +92,7 @@ TEST(PagesWalk, SmallTableEvictsAndReloads) {
   EXPECT_GT(checkpoints, 4u) << "nothing had to wait for room";
 }
 
-// A pool that runs full: no_space leaves everything as it was, and removing makes room again.
+// A pool that becomes full: no_space changes nothing, and removing makes room again.
 TEST(PagesWalk, FullPoolAnswersNoSpace) {
   SmallPoolOptions options;
   options.chunk_count = 1;
@@ -101,7 +101,7 @@ TEST(PagesWalk, FullPoolAnswersNoSpace) {
   SmallFileSystem small(options);
   fs::FileSystem& fs = small.fs();
   fs::Operation greedy = small.operation();
-  // Somebody else holds most of the pool.
+  // Another command holds most of the pool.
   ASSERT_EQ(space::reserve_pages(fs, greedy, fs.data_counters().available - fs.data_counters().emergency - 150),
             Status::ok);
   const u64 held = greedy.pages_reserved;

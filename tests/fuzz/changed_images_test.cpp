@@ -1,9 +1,10 @@
-// Pools whose structures say something else than what was written, with checksums that hold: on every level of
-// redundancy, unmounted ones and such with a log, with all devices or without one. fsck looks at each, it is mounted,
-// everything is read, files are made and written, it is unmounted, checked and mounted again. Nothing of that crashes
-// or hangs, and what the change did not touch is as it was, or an error: no byte of it is wrong.
+// Pools with changed structures and right checksums: on every level of redundancy, unmounted ones and ones with a log,
+// with all devices or without one. fsck checks each; it is mounted, everything is read, files are created and written;
+// it is unmounted, checked and mounted again. None of this crashes or hangs. Items that the change did not affect are
+// unchanged, or an error: none of their bytes is wrong.
 //
-// GPU4FS_IMAGE_SEED and GPU4FS_IMAGE_COUNT choose the changes (make fuzz-images); each one's seed is printed before it.
+// GPU4FS_IMAGE_SEED and GPU4FS_IMAGE_COUNT choose the changes (make fuzz-images); the seed of each is printed before
+// it.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ struct Shape {
 constexpr Shape shapes[] = {
     {"single", 1, false}, {"raid1", 2, true}, {"raid5", 3, true}, {"raid6", 4, true}, {"raid5+raid1", 3, true}};
 
-// A populated pool, as it was when it ended.
+// A populated pool in its final state.
 class Image {
  public:
   Image(const Shape& shape, bool has_log) : shape_(shape), pool_(options(shape)) {
@@ -60,7 +61,7 @@ class Image {
   TestPool& pool() { return pool_; }
   const ImageContent& content() const { return content_; }
   ImageStructures& structures() { return *structures_; }
-  // The device's file goes where nobody looks for it.
+  // Moves the device's file to where the mount does not find it.
   void lose(u32 device) {
     std::filesystem::create_directory(away());
     std::filesystem::rename(pool_.device_paths()[device], away() + std::to_string(device));
@@ -106,11 +107,11 @@ void say_that_it_hangs(int) {
   ::abort();
 }
 
-// Of what came to pass.
+// Counts of the outcomes.
 struct Counts {
   u64 cases = 0;
   u64 mounted = 0;
-  u64 untouched = 0;  // items, in those
+  u64 untouched = 0;  // items in those
   u64 mounted_again = 0;
 };
 
@@ -173,7 +174,7 @@ class ImageRun {
       problems_.push_back(std::move(problem));
     }
   }
-  // New files, and one of the old ones written again: what is written is right from then on, if it was taken.
+  // Writes new files, and one of the old ones again: if a write was accepted, its content is right afterwards.
   void work() {
     const auto session = image_.pool().open_session();
     FileClient client(*session);
@@ -195,7 +196,7 @@ class ImageRun {
       changed.push_back(i);
       if (touched_.items.contains(i) || !content_.try_write(client, item, 50, 5000)) touch(i);
     }
-    // What no checkpoint has may be gone after a crash.
+    // Data that is in no checkpoint may be lost in a crash.
     if (image_.pool().checkpoint() == Status::ok) return;
     for (const u32 i : changed) touch(i);
   }
@@ -204,7 +205,7 @@ class ImageRun {
       try {
         image_.pool().unmount();
         return;
-      } catch (const std::runtime_error&) {  // the last checkpoint meets damage
+      } catch (const std::runtime_error&) {  // the last checkpoint finds damage
       }
     }
     image_.pool().crash();
@@ -212,7 +213,7 @@ class ImageRun {
 
   Image& image_;
   Sequence random_;
-  ImageContent content_;  // as it becomes
+  ImageContent content_;  // in its current state
   Touched touched_;
   std::vector<std::string> problems_;
 };
@@ -225,7 +226,7 @@ class ChangedImages : public ::testing::Test {
     ::signal(SIGALRM, previous_);
   }
 
-  // Of a manifest that says something else than what is there.
+  // With a manifest that differs from the real content.
   static void expect_notice(FileClient& client, const ImageContent& content) {
     const auto expect = [&](const char* what, const std::string& path, auto&& change) {
       ImageContent other = content;
@@ -278,7 +279,7 @@ TEST_F(ChangedImages, WhatWasNotTouchedIsRightOrAnError) {
   EXPECT_GT(2 * counts.mounted_again, counts.mounted);
 }
 
-// What is not changed is found as it is.
+// Unchanged items are found unchanged.
 TEST_F(ChangedImages, AnUntouchedImageHasNoProblems) {
   for (u32 i = 0; i < 2 * std::size(shapes); ++i) {
     Image image(shapes[i / 2], i % 2 == 1);

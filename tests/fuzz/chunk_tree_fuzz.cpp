@@ -1,6 +1,6 @@
-// A chunk tree of any content: what read_chunk_tree() accepts is a set of chunks that lie in order, inside the
-// devices and apart from each other, so that the engine's table of the logical space can be built from it. Whatever the
-// nodes hold, ChunkTree changes them or throws a PoolError, and what it writes is a tree again.
+// A chunk tree with any content: if read_chunk_tree() accepts it, the result is a set of chunks in order, inside the
+// devices and without overlap, so the engine's table of the logical space can be built from it. Whatever the nodes
+// contain, ChunkTree changes them or throws a PoolError, and it writes a valid tree.
 #include <algorithm>
 
 #include "engine/engine_cpu.hpp"
@@ -26,7 +26,7 @@ using format::Superblock;
 
 constexpr u32 node_count = 6;
 
-// Greater spaces would cost the time of many inputs, in the granule table alone.
+// Larger spaces would cost the time of many inputs, in the granule table alone.
 constexpr u64 granule_count_max = u64{1} << 14;
 
 // A node of `level` over two children.
@@ -43,7 +43,7 @@ ChunkTreeNode make_branch(u32 level, u64 first_key, u32 first_child, u32 second_
   return node;
 }
 
-// The leaf with one of its chunks only.
+// The leaf with only one of its chunks.
 ChunkTreeNode part_of(const ChunkTreeNode& leaf, u32 index) {
   constexpr u32 entry_bytes = sizeof(format::ChunkDescriptor) + sizeof(format::ColumnAddress);
   ChunkTreeNode node = leaf;
@@ -167,7 +167,7 @@ void run_input(const u8* data, std::size_t length) {
   make_nodes(leaf, base.chunk_size_bytes, nodes);
   damage_tree(input, superblock, nodes);
   pool::seal(superblock, pool::superblock_offset(1));
-  // Only a superblock that was judged good comes this far.
+  // Only a valid superblock gets this far.
   if (!pool::find_superblock_problem(superblock, 1, pool_file_bytes).empty()) return;
   static const std::vector<u8> blank((area_pages - node_count) * page_size);
   file.write(base.device.tree_offset, nodes, sizeof(nodes));

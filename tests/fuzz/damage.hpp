@@ -1,4 +1,4 @@
-// Reading an input, and the changes to bytes that it asks for.
+// Reads an input, and changes bytes as the input says.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace gpu4fs::fuzz {
 
-// An input as a stream; behind its end there are zeros.
+// An input as a stream; after its end there are zeros.
 class Input {
  public:
   Input(const u8* data, std::size_t length) : at_(data), end_(data + length) {}
@@ -24,7 +24,7 @@ class Input {
   }
   u64 below(u64 bound) { return (bound <= 256 ? byte() : half()) % bound; }
 
-  // A number of the kind that parsers get wrong: small, a power of two or near one, or anything.
+  // A number of the kind that parsers handle wrongly: small, a power of two or near one, or anything.
   u64 odd_number() {
     const u32 kind = byte();
     switch (kind % 8) {

@@ -1,6 +1,6 @@
-// Descriptors of any content in the ring of a session that is not trusted, and of one that is (a front end), at a
-// live engine: every one is answered, the engine goes on, what only the management process may ask for is
-// refused, the session's memory behind its data area stays as it was, and afterwards fsck finds a sound pool.
+// Descriptors of any content in the rings of an untrusted session and of a trusted one (a front end), with a live
+// engine: every one is answered, the engine continues, requests that only the management process may make are refused,
+// and the session's memory after its data area stays unchanged. Afterwards fsck finds a valid pool.
 #include "fuzz/damage.hpp"
 #include "fuzz/mounted_pool.hpp"
 
@@ -17,7 +17,7 @@ constexpr u64 data_length = 64 * 1024;
 constexpr u32 stranger_uid = 1000;
 constexpr u32 in_flight_max = 24;
 
-// At the beginning of the data area and again behind each other.
+// At the beginning of the data area, and again one after the other.
 constexpr const char* known_names[] = {"plain",
                                        "directory",
                                        "new",
@@ -41,7 +41,7 @@ constexpr u8 access_list[] = {2, 0,    0,    0,    1,    0,    6,  0, 0xff, 0xff
                               0, 0xe8, 3,    0,    0,    4,    0,  4, 0,    0xff, 0xff, 0xff, 0xff, 16,  0,
                               7, 0,    0xff, 0xff, 0xff, 0xff, 32, 0, 4,    0,    0xff, 0xff, 0xff, 0xff};
 
-// A region 0 address, or nearly one.
+// An address in buffer 0, or nearly one.
 u64 odd_address(Input& input) {
   const u32 kind = input.byte();
   const u64 inside = (input.half() * u64{16}) % data_length;
@@ -122,7 +122,7 @@ class HostileSession {
   }
   u8* data() { return client_.data(); }
 
-  // Waits for all answers and judges them.
+  // Waits for all answers and checks them.
   void finish() {
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       const ring::Completion done = client_.wait(positions_[i]);
@@ -176,7 +176,7 @@ void run_commands(Input& input, engine::EngineHost& host) {
   for (HostileSession* session : {&stranger, &front_end}) session->submit(test::make_command(Opcode::noop), true);
 }
 
-// The engine still does what it is for.
+// The engine still works.
 void require_alive(engine::EngineHost& host) {
   NameClient names(host);
   FileCalls files(names);

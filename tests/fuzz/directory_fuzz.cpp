@@ -1,5 +1,5 @@
-// A damaged directory: its leaves and nodes, its inode and map, and attribute pages. Every function that reads
-// gives an answer, and what a prepare function accepts its commit function survives.
+// A damaged directory: its leaves and nodes, its inode and map, and attribute pages. Every function that reads returns
+// an answer, and if a prepare function accepts something, its commit function survives.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -18,13 +18,13 @@ const char target_name[] = "directory";
 namespace {
 
 constexpr u32 name_count = 260;
-constexpr u64 crowded_hash = u64{0x155} << 55;  // the common beginning of the hashes that need a second level
+constexpr u64 crowded_hash = u64{0x155} << 55;  // the common prefix of the hashes that need a second level
 
 std::string name_text(u64 i) {
   return std::to_string(i) + std::string(i % 90, 'n');
 }
 
-// The root directory as a whole operation at a time.
+// The root directory, one whole operation at a time.
 class Directory {
  public:
   explicit Directory(SmallFileSystem& small) : fs_(small.fs()), op_(small.operation()) {}
@@ -32,7 +32,7 @@ class Directory {
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
 
-  // Where the engine would refuse the inode there is nothing to do.
+  // If the engine would refuse the inode, there is nothing to do.
   bool open() {
     if (answered(fs::get_inode(Lane{}, fs_, op_, format::inode_number_root, &dir_)) != Status::ok) return false;
     return fs::is_directory(dir_.inode->mode) && fs::inode_is_sound(*dir_.inode);
@@ -63,7 +63,7 @@ class Directory {
     fs::FoundName found{};
     return fs::directory_find(Lane{}, fs_, op_, dir_, name, &found);
   }
-  // In hash order, so it ends; a name lies inside its page.
+  // In hash order, so it ends; a name lies inside of its page.
   Status enumerate(u64 cursor) {
     fs::DirectoryWalk walk{};
     GPU4FS_TRY(fs::directory_begin(cursor, &walk));
@@ -113,7 +113,7 @@ class Directory {
   }
 
  private:
-  // With the canary in the environment: believes what the slots say.
+  // With the canary in the environment: trusts the slots.
   void look_at_copy(const u8* page) {
     static const bool has_canary = std::getenv("GPU4FS_FUZZ_CANARY") != nullptr;
     if (!has_canary) return;

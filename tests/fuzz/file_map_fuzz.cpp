@@ -1,6 +1,6 @@
-// A damaged file map: inode, indirect blocks, the inode file's own map and the bitmap files. Every function that
-// reads gives an answer, what a prepare function accepts its commit function survives, and no data page is
-// given out that does not match its checksum.
+// A damaged file map: inode, indirect blocks, the inode file's own map and the bitmap files. Every function that reads
+// returns an answer; if a prepare function accepts something, its commit function survives; and no data page that does
+// not match its checksum is returned.
 #include "fs/map/file_map.hpp"
 #include "fuzz/small_world.hpp"
 
@@ -32,7 +32,7 @@ class File {
     ref_ = fs::commit_new_inode(Lane{}, fs_, op_, number_, values);
     return Status::ok;
   }
-  // What the engine asks of an inode before it looks at the map.
+  // The engine's tests of the inode before it reads the map.
   bool open() {
     if (answered(fs::get_inode(Lane{}, fs_, op_, number_, &ref_)) != Status::ok) return false;
     const format::Inode& inode = *ref_.inode;

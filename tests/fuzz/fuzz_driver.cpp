@@ -1,9 +1,10 @@
-// A fuzzer without a compiler's help, for builds that have no libFuzzer: the corpus, then mutations of it that
-// follow from the seed alone.
+// A fuzzer without support of the compiler, for builds without libFuzzer: runs the corpus, then mutations of it that
+// depend only on the seed.
 //
 //   gpu4fs_fuzz_<name> [--runs N] [--seconds S] [--seed X] [--corpus FOLDER] [FILE...]
 //
-// Files are run alone. Exit status 1 and a copy of the input in the working directory after a failure.
+// If files are given, only they are run. After a failure the exit status is 1, and the working directory has a copy of
+// the input.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -25,7 +26,7 @@
 
 extern "C" int LLVMFuzzerInitialize(int* argument_count, char*** arguments);
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t length);
-// Of the sanitizers; absent in a build without.
+// A function of the sanitizers; absent in a build without them.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace gpu4fs::fuzz {

@@ -1,4 +1,4 @@
-// The entry points that libFuzzer and the driver call, and the count of what they ran.
+// The entry points that libFuzzer and the driver call, with a count of the inputs.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What is put into a pool before its image is changed, and what has to be there afterwards: the manifest.
+// The content of a pool before its image is changed, and the expected content afterwards: the manifest.
 #pragma once
 
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ struct ImageItem {
   u64 inode = 0;
   u32 mode = 0;
   u64 size = 0;
-  std::map<u64, std::vector<u8>> parts;  // of regular files, by offset; all else is zeros
+  std::map<u64, std::vector<u8>> parts;  // of regular files, by offset; everything else is zeros
   std::string target;
   std::map<std::string, std::string> attributes;
 
@@ -31,7 +31,7 @@ struct ImageItem {
   }
 };
 
-// Of an answer that says that something is damaged; of others a reader would conclude something.
+// For an answer that reports damage. A reader would draw conclusions from other answers.
 inline bool is_damage(Status status) {
   return to_errno(status) == EIO || to_errno(status) == EUCLEAN;
 }
@@ -44,7 +44,7 @@ class ImageContent {
     return *std::find_if(items.begin(), items.end(), [&](const ImageItem& one) { return one.path == path; });
   }
 
-  // One of everything that a pool can hold.
+  // One of everything that a pool can contain.
   void populate(FileClient& client) {
     items.push_back({"", format::inode_number_root, S_IFDIR | 0755, 0, {}, {}, {}});
     ImageItem& plain = add_file(client, "plain");
@@ -70,7 +70,7 @@ class ImageContent {
     add_symlink(client, "long-link", std::string(300, 's'));
   }
 
-  // What a log is left with: names, bytes in records, pages that records name, attributes.
+  // The content of the remaining log: names, bytes in records, pages that records name, attributes.
   void change(FileClient& client) {
     write(client, add_file(client, "logged-bytes"), 0, 2000);
     write(client, add_file(client, "directory/logged-pages"), 0, 5 * page_size);
@@ -79,8 +79,8 @@ class ImageContent {
     call(client, operation(wire::Opcode::sync));
   }
 
-  // Looks at everything. Of what is touched any answer will do; of the rest what is told has to be right. Problems, a
-  // line each.
+  // Reads everything. Touched items may have any answer; the answers about the others must be right. Returns problems,
+  // one line each.
   std::vector<std::string> find_problems(FileClient& client, const std::set<u32>& touched, const char* stage) const {
     std::vector<std::string> problems;
     for (u32 i = 0; i < items.size(); ++i) {
@@ -92,7 +92,7 @@ class ImageContent {
     return problems;
   }
 
-  // Overwrites or makes a file; the item is as it should be then. False: refused, and nothing is known of it any more.
+  // Overwrites or creates a file, and updates the item. False: it was refused, and its state is unknown.
   bool try_write(FileClient& client, ImageItem& item, u64 offset, u64 length) {
     const std::vector<u8> bytes = random_bytes(length);
     for (u64 done = 0; done < length;) {
@@ -146,7 +146,7 @@ class ImageContent {
     fill_random(bytes.data(), bytes.size(), ++seed_);
     return bytes;
   }
-  // Later bytes win.
+  // Later bytes overwrite earlier ones.
   static void put(ImageItem& item, u64 offset, const std::vector<u8>& bytes) {
     item.size = std::max(item.size, offset + bytes.size());
     for (auto& [begin, part] : item.parts) {
@@ -204,7 +204,7 @@ class ImageContent {
     return {reinterpret_cast<const char*>(client.data()), length};
   }
 
-  // "" if all that was told is right; whatever comes, everything is asked for.
+  // "" if all answers are right; reads everything in any case.
   std::string find_problem(FileClient& client, const ImageItem& item) const {
     u64 inode = format::inode_number_root;
     for (std::size_t begin = 0; begin < item.path.size();) {
@@ -234,7 +234,7 @@ class ImageContent {
     if (S_ISLNK(item.mode)) add(find_target_problem(client, item, inode));
     if (S_ISDIR(item.mode)) add(find_list_problem(client, item, inode));
     for (const auto& [offset, bytes] : item.parts) {
-      // With what is around it.
+      // With the surrounding bytes.
       const u64 begin = offset - std::min(offset, page_size);
       for (u64 at = begin; at < std::min(offset + bytes.size() + page_size, item.size); at += piece_bytes) {
         add(find_content_problem(client, item, inode, at, std::min(piece_bytes, item.size - at)));
@@ -258,7 +258,7 @@ class ImageContent {
     if (reply.status != Status::ok) return refusal("readlink", reply.status);
     return text_in(client, reply.result) == item.target ? "" : "another target";
   }
-  // A list that ends well has all names.
+  // A list that ends regularly has all names.
   std::string find_list_problem(FileClient& client, const ImageItem& item, u64 inode) const {
     std::string refusal;
     const std::map<std::string, ListedName> names = client.list(inode, 4096, false, &refusal);

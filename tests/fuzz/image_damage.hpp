@@ -1,4 +1,4 @@
-// Damage to a whole image: any structure of the format, with its checksum made right again or not.
+// Damage to a whole image: any structure of the format, with or without a recomputed checksum.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace gpu4fs::fuzz {
 
 class ImageDamage {
  public:
-  // Looks at the pool that the file holds now.
+  // Examines the pool in the file.
   explicit ImageDamage(PoolFile& file) : file_(file) {
     const pool::OpenedPool pool = pool::open_pool({{file.path()}, true, false});
     superblock_ = pool.superblock;
@@ -118,7 +118,7 @@ class ImageDamage {
                              chunk.column.offset_bytes(), chunk.descriptor.base_address, chunk.page_count(),
                              superblock_.epoch);
   }
-  // The superblock's counts, as damage to a header area that is sealed changes them.
+  // Changes the superblock's counts like damage to a header area with valid checksums.
   void add_to_superblock(u64 slot_sum, u64 page_used) {
     auto superblock = file_.read_as<format::Superblock>(pool::superblock_offset(superblock_.slot));
     superblock.slot_sum += slot_sum;
@@ -135,7 +135,7 @@ class ImageDamage {
     if (!seals_ || header_area(chunk).slot() != slot) return;
     add_to_superblock(file_.read_as<format::BitmapSlotHeader>(offset).checksum - before, 0);
   }
-  // Bits that lie, with all counts and checksums of the slot and the superblock right.
+  // False bits, with all counts and checksums of the slot and the superblock right.
   void bits(Input& input, const Chunk& chunk) {
     test::HeaderImage area = header_area(chunk);
     const format::BitmapSlotHeader before = area.header();

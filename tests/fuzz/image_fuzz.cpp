@@ -1,8 +1,8 @@
-// A whole image, damaged anywhere: fsck looks at it, a mount walks the tree, reads every file, writes a little and
-// unmounts (some inputs: the real server, for writing or reading only), fsck looks again. All of it ends, each
-// command with an answer; what a read returns is what an independent reader of the medium finds verified. Some inputs
-// are also checked by an engine, which finds errors if and only if the reader does, and some are repaired: then
-// nothing is wrong but contents that do not match, and the pool mounts.
+// A whole image, damaged anywhere: fsck checks it, a mount walks the tree, reads every file, writes a little and
+// unmounts (for some inputs with the real server, for writing or only for reading), and fsck checks again. All of this
+// ends, with an answer to each command. A read returns what an independent reader of the medium finds verified. Some
+// inputs are also checked by an engine, which finds errors if and only if the reader does. Some are repaired: then only
+// contents that do not match are wrong, and the pool mounts.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -39,7 +39,7 @@ ring::Completion answered(ring::Completion done) {
   }
 }
 
-// The medium as fsck's code reads it, without the engine.
+// The medium as read by fsck's code, without the engine.
 class Witness {
  public:
   explicit Witness(const PoolFile& file) : pool_(pool::open_pool({{file.path()}, true, false})), reader_(pool_) {}
@@ -85,7 +85,7 @@ class Walk {
   }
   const std::vector<std::pair<u64, std::string>>& found() const { return found_; }
 
-  // A little of everything that changes.
+  // Makes a few changes of each kind.
   void change() {
     std::memset(names_.data(), 'c', read_length);
     const ring::Completion created = answered(names_.create(root, "created"));
@@ -217,7 +217,7 @@ void look(const PoolFile& file) {
   fail((what + test::findings_text(result)).c_str());
 }
 
-// By an engine and by the reader.
+// Checks with an engine and with the reader.
 void compare_checks(const PoolFile& file) {
   fsck::CheckOptions options;
   options.device_paths = {file.path()};
@@ -244,14 +244,14 @@ bool repair(const PoolFile& file) {
     return false;
   }
   const fsck::CheckResult after = check({file.path()});
-  // Contents stay as they are.
+  // Contents stay unchanged.
   if (after.findings.error_count() != after.findings.count(fsck::FindingId::page_checksum)) {
     fail_with("a repaired pool:", after);
   }
   return true;
 }
 
-// Without threads, and with the medium watched.
+// Without threads, while the medium is observed.
 void mount_and_change(PopulatedPool& pool) {
   std::unique_ptr<Witness> witness;
   try {
@@ -266,7 +266,7 @@ void mount_and_change(PopulatedPool& pool) {
   });
 }
 
-// The server as `gpu4fs mount` has it.
+// The server as in `gpu4fs mount`.
 void serve(const PoolFile& file, bool read_only) {
   try {
     server::PoolServer server(mount_options({file.path()}, read_only));

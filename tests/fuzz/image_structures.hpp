@@ -1,5 +1,5 @@
-// The structures of an image, and changes to them with their checksums made right again: what lies behind a checksum
-// that holds is as hostile as all else. Which items of the content a change touches is said with it.
+// The structures of an image, and changes of them with recomputed checksums: data with a valid checksum is as untrusted
+// as any other. Each change also says which items of the content it affects.
 #pragma once
 
 #include <fcntl.h>
@@ -43,20 +43,20 @@ constexpr const char* structure_names[] = {"superblock", "chunk tree node", "chu
 struct Structure {
   StructureKind kind;
   u64 place;  // logical address; device; node; chunk; record
-  u64 inode;  // whose it is
+  u64 inode;  // its owner
   std::set<u32> items;
 };
 
-// What changes have done.
+// The effects of changes.
 struct Touched {
   std::set<u32> items;
-  bool space = false;  // pages of touched items may be given out, or freed, by a pool that knows no better
+  bool space = false;  // a pool that does not know better may allocate or free pages of affected items
   std::string text;
 };
 
 class ImageStructures {
  public:
-  // Of the pool that lies in the files; `content` is in it.
+  // For the pool in the files, which contains `content`.
   ImageStructures(std::vector<std::string> paths, const ImageContent& content)
       : paths_(std::move(paths)), content_(content), pool_(open()), reader_(pool_), log_(server::scan_log(pool_)) {
     for (u32 i = 0; i < content_.items.size(); ++i) all_.insert(i);
@@ -86,7 +86,7 @@ class ImageStructures {
 
   // One change.
   void change(Sequence& random, Touched& touched) {
-    // Each kind as often as any other.
+    // Each kind with the same probability.
     std::map<StructureKind, std::vector<const Structure*>> by_kind;
     for (const Structure& one : structures_) by_kind[one.kind].push_back(&one);
     auto kind = by_kind.begin();
@@ -127,7 +127,7 @@ class ImageStructures {
   void own(u64 address, u64 count, const std::set<u32>& items) {
     for (u64 i = 0; i < count; ++i) owners_[address + i * page_size].insert(items.begin(), items.end());
   }
-  // What cannot be reached, or is not what it was, if the inode is changed.
+  // Items that become unreachable or different if the inode is changed.
   std::set<u32> items_of(u64 inode) const {
     if (inode == format::inode_number_inode_file) return all_;
     std::set<u32> found;
@@ -185,7 +185,7 @@ class ImageStructures {
     return slots;
   }
 
-  // A pointer that was not there before: what it leads to may be freed or overwritten by whoever has it.
+  // A new pointer: the pool may free or overwrite the pages that it leads to.
   void follow(format::BlockPointer pointer, u32 depth, Touched& touched) {
     if (!pointer.is_valid() || !pointer.is_well_formed()) return;
     touched.space = true;
@@ -235,7 +235,7 @@ class ImageStructures {
     }
     return chosen;
   }
-  // The part of it that has fields: the rest is reserved.
+  // The part of it with fields: the rest is reserved.
   template <class T>
   void change_sealed(Sequence& random, const std::vector<std::pair<u32, u64>>& places, u64 seed, u64 fields) {
     const u64 choice = random.next();
@@ -288,11 +288,11 @@ class ImageStructures {
     }
   }
 
-  // Of metadata in logical space. Parities stay as they are.
+  // For metadata in logical space. Parities stay unchanged.
   void change_page(Sequence& random, const Structure& structure, Touched& touched) {
     fsck::PageBuffer before;
     fsck::PageBuffer after;
-    // An earlier change of the same image may have been here.
+    // An earlier change of the same image may have changed it.
     if (!reader_.read_raw_copy(structure.place, 0, &before)) throw std::runtime_error("an image cannot be read");
     after = before;
     if (structure.kind == StructureKind::inode) {
@@ -321,7 +321,7 @@ class ImageStructures {
     if (new_inode.is_inline()) return;
     follow_new(before + slots, after + slots, sizeof(new_inode.slots), old_inode.is_inline(), touched);
   }
-  // Of the header area: the columns that have it, and where in it the page's descriptor lies.
+  // The columns that have the header area, and the place of the page's descriptor in it.
   u32 header_count(u32 chunk) const { return pool_.chunks[chunk].descriptor.redundancy + 1u; }
   u32 header_device(u32 chunk, u32 column) const { return pool_.chunks[chunk].columns[column].device_index(); }
   u64 descriptor_offset(u32 chunk, u32 column, u64 page) const {
@@ -346,7 +346,7 @@ class ImageStructures {
     }
   }
 
-  // Page of the header area with the slot that counts.
+  // The page of the header area with the current slot.
   u64 newest_slot_page(u32 chunk, u32* slot) const {
     const format::ChunkLayout layout = format::chunk_layout(reader_.chunk_page_count(chunk));
     const u64 pages[] = {layout.bitmap_a_page, layout.bitmap_b_page};
@@ -372,7 +372,7 @@ class ImageStructures {
     }
     change_sealed<format::BitmapSlotHeader>(random, places, pool_.chunks[chunk].descriptor.base_address ^ slot, 56);
   }
-  // Bits that lie, with all counts right, the superblock's too.
+  // False bits, with all counts right, including those of the superblock.
   void change_bits(Sequence& random, u32 chunk, u32 slot, u64 page, Touched& touched) {
     const u64 base = pool_.chunks[chunk].descriptor.base_address;
     const format::ChunkLayout layout = format::chunk_layout(reader_.chunk_page_count(chunk));

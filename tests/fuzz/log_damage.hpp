@@ -1,5 +1,5 @@
-// Damage to the operation log of a pool as an input says: records changed, moved or cut off, sealed again or not, and
-// the pages that they are about.
+// Damage to the operation log of a pool as the input says: records changed, moved or cut off, with or without
+// recomputed checksums, and the pages that they name.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class LogDamage {
   void apply(Input& input) {
     for (u32 count = 1 + input.byte() % 6; count > 0 && !input.empty(); --count) damage(input);
   }
-  // Nothing but pages that records are about, neighbours in the list among them.
+  // Changes only pages that records name, including adjacent ones in the list.
   void tear_pages(Input& input) {
     for (u32 count = 1 + input.byte() % 6; count > 0 && !input.empty(); --count) {
       const u32 first = input.byte();
@@ -39,7 +39,7 @@ class LogDamage {
       if (first % 2 != 0) change_pages(input, first / 2 + 1);
     }
   }
-  // Records may say other things than before, and still verify.
+  // Records may have other contents than before and still verify.
   bool has_forged() const { return has_forged_; }
   bool has_changed_superblock() const { return has_changed_superblock_; }
 
@@ -81,7 +81,7 @@ class LogDamage {
   void change_record(Input& input, bool sealed) {
     const format::LogRecord& record = pick(input);
     std::vector<u8> bytes = read_record(record);
-    // The head and the extents are what is interpreted.
+    // The code interprets the header and the extents.
     const u32 where = input.byte();
     if (where % 4 == 0) {
       change_bytes(input, bytes.data(), bytes.size());
@@ -107,7 +107,7 @@ class LogDamage {
     change_bytes(input, bytes.data(), bytes.size());
     some.file->write(some.offset, bytes.data(), bytes.size());
   }
-  // One record in another's place; sealed ones get its number.
+  // Moves one record to the place of another; records with recomputed checksums get its number.
   void move_record(Input& input, bool sealed) {
     std::vector<u8> bytes = read_record(pick(input));
     const format::LogRecord& to = pick(input);

@@ -1,6 +1,6 @@
-// The operation log of a pool that was not unmounted, damaged: recovery scans, verifies and replays it as a mount does,
-// or refuses it with a PoolError. Nothing is replayed behind a record that does not verify, by a reader of the log of
-// this target's own; the pool is sound afterwards, recovered or as it was.
+// The operation log of a pool that was not unmounted, damaged: recovery scans, verifies and replays it like a mount, or
+// refuses it with a PoolError. According to this target's own reader of the log, nothing is replayed after a record
+// that does not verify. Afterwards the pool is valid, recovered or unchanged.
 #include "fuzz/log_damage.hpp"
 #include "fuzz/logged_pool.hpp"
 
@@ -16,7 +16,7 @@ using format::LogRecord;
 
 constexpr u64 root = format::inode_number_root;
 
-// A pool with two of everything that is logged, the first half behind a checkpoint, all of it synced.
+// A pool with two of everything that is logged, the first half before a checkpoint, all of it synced.
 class OneDevicePool : public LoggedPool {
  public:
   OneDevicePool() : LoggedPool(one_file()) {
@@ -83,7 +83,7 @@ class OneDevicePool : public LoggedPool {
   }
 };
 
-// The first record of whose pages some have changed.
+// The first record with changed pages.
 u64 first_with_other_pages(const LoggedPool& pool) {
   u64 first = ~u64{0};
   for (const LoggedPool::Pages& pages : pool.pages()) {

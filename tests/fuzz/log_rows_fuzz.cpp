@@ -1,6 +1,6 @@
 // The operation log of a full pool with parities, damaged as in log_fuzz.cpp, with records of rows that were changed in
-// place. The pages of such rows are damaged too, as a crash in the middle of writing them leaves them: a recovery that
-// finds the whole log makes them what it says, whatever the devices hold.
+// place. The pages of such rows are damaged too, as by a crash during their write: a recovery that finds the whole log
+// restores them, whatever the devices contain.
 #include "fuzz/log_damage.hpp"
 #include "fuzz/logged_pool.hpp"
 
@@ -15,9 +15,9 @@ using format::LogRecord;
 
 constexpr u32 device_count = 3;
 constexpr u64 small_file_count = 60;
-constexpr u64 small_file_bytes = 3 * page_size;  // leaves pages of stripes over
+constexpr u64 small_file_bytes = 3 * page_size;  // leaves free pages in stripes
 
-// The device files of a new pool; in a folder that outlives them.
+// The device files of a new pool, in a folder that outlives them.
 std::vector<std::unique_ptr<PoolFile>> new_pool(const test::DeviceFolder& folder) {
   pool::MakePoolOptions make;
   for (u32 d = 0; d < device_count; ++d) make.device_paths.push_back(folder.device(d));
@@ -48,7 +48,7 @@ class FullPool final : public LoggedPool {
   }
 
  private:
-  // Other content each time: the pages of rows are found by it.
+  // Different content each time, by which the pages of rows are found.
   static void draw(NameClient& names, u64 seed) {
     u64 state = seed * 0x9e3779b97f4a7c15u + 1;
     for (u64 i = 0; i < small_file_bytes; ++i) {
@@ -59,7 +59,7 @@ class FullPool final : public LoggedPool {
     }
   }
   static std::string small_name(u64 i) { return "small" + std::to_string(i); }
-  // Small files, half of which go again: parts of stripes are free then.
+  // Small files, half of which are removed again: then parts of stripes are free.
   void fill(engine::EngineHost& host) {
     NameClient names(host);
     FileCalls files(names);
@@ -91,14 +91,14 @@ class FullPool final : public LoggedPool {
     FileCalls files(names);
     for (u64 i = 0; i < small_file_count; i += 2) {
       draw(names, 1000 + i);
-      // Behind the end: pages that are given back would be waited for, with a checkpoint.
+      // After the end: freed pages would require a wait for a checkpoint.
       require_ok(files.write(inodes_[i], small_file_bytes + i % 3 * page_size, i % 4 == 0 ? page_size : 700));
       if (i % 8 == 0) require_ok(files.sync());
     }
     require_ok(files.sync());
   }
 
-  // The new pages and the parities, where a device has them: a row that a later record changed again has other ones.
+  // The new pages and the parities on a device; a row that a later record changed again has other ones.
   void keep_pages(const pool::OpenedPool& pool, u64 index, const LogRecord& record) override {
     if (record.opcode != LogOpcode::row) return;
     (void)pool;
@@ -123,7 +123,7 @@ class FullPool final : public LoggedPool {
   std::vector<u64> inodes_;
 };
 
-// Pages of rows that are not what the log says.
+// Pages of rows that differ from the log.
 u64 count_other_pages(const LoggedPool& pool) {
   u64 count = 0;
   for (const LoggedPool::Pages& pages : pool.pages()) {
@@ -151,11 +151,11 @@ void run_input(const u8* data, std::size_t length) {
   const u64 verified = count_verified(pool);
   const bool is_whole = verified == pool.records().size();
   const bool had_torn_rows = count_other_pages(pool) != 0;
-  const bool read_only = how % 16 == 15;  // refused while the log has something to do
+  const bool read_only = how % 16 == 15;  // refused while the log has to be replayed
   const auto report = recover(pool, how % 2 == 0, read_only);
   const bool has_torn_rows = had_torn_rows && (!is_whole || read_only);
   if (damage.has_changed_superblock() || damage.has_forged() || has_torn_rows) {
-    // Records that say something else, or rows that no record was found for: whatever the pool holds can be read.
+    // Records with other contents, or rows without a found record: everything in the pool can be read.
     try {
       (void)check(pool.paths());
     } catch (const pool::PoolError&) {

@@ -1,5 +1,5 @@
-// A pool that was not unmounted, and its operation log, for the targets that damage that: what the log holds, where,
-// and a reader of this file's own, which says how much of it verifies.
+// A pool that was not unmounted, and its operation log, for the targets that damage the log: its records and their
+// places, and a reader of this file's own, which says how much of it verifies.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace gpu4fs::fuzz {
 
 class LoggedPool {
  public:
-  // Pages on a device that a record is about, as they were at first.
+  // Pages on a device that a record names, in their original state.
   struct Pages {
     u64 record;
     PoolFile* file;
@@ -47,9 +47,9 @@ class LoggedPool {
     for (const auto& file : files_) file->restore();
   }
 
-  // Bytes of the log from an LSN on; none behind the end of the log's area.
+  // Bytes of the log from an LSN on; none after the end of the log's area.
   void read_log(u64 lsn, void* bytes, u64 length) const { files_[0]->read(place_of(0, lsn), bytes, length); }
-  // Of all its copies.
+  // To all its copies.
   void write_log(u64 lsn, const void* bytes, u64 length) {
     for (u32 i = 0; i < superblock_.tree_replica_count; ++i) files_[i]->write(place_of(i, lsn), bytes, length);
   }
@@ -64,7 +64,7 @@ class LoggedPool {
     }
   }
 
-  // With the power gone at the end.
+  // With a power failure at the end.
   template <class Use>
   void mounted(Use use) {
     server::PoolServer server(mount_options(paths()));
@@ -74,7 +74,7 @@ class LoggedPool {
   }
 
  protected:
-  // What there is now is what restore() brings back.
+  // The current state is what restore() restores.
   void keep() {
     for (const auto& file : files_) file->keep();
     const pool::OpenedPool pool = pool::open_pool({paths(), true, false});
@@ -103,7 +103,7 @@ class LoggedPool {
   u32 file_count() const { return static_cast<u32>(files_.size()); }
 
  private:
-  // Calls add_pages() with those that the record is about.
+  // Calls add_pages() with the pages that the record names.
   virtual void keep_pages(const pool::OpenedPool& pool, u64 index, const format::LogRecord& record) = 0;
 
   u64 place_of(u32 device, u64 lsn) const { return log_offsets_[device] + lsn % capacity_; }
@@ -116,7 +116,7 @@ class LoggedPool {
   u64 capacity_ = 0;
 };
 
-// How many records verify, from the log's start on: chained by their numbers and lengths, each with its checksum.
+// How many records verify, from the log's start on: linked by their numbers and lengths, each with its checksum.
 inline u64 count_verified(const LoggedPool& pool) {
   const u64 capacity = pool.capacity();
   u64 count = 0;

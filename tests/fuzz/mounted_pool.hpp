@@ -1,7 +1,7 @@
 // A populated pool on a PoolFile, and mounts of it with a CPU engine.
 //
-// PopulatedPool mounts without any thread: whoever waits for a command does the engine's work, so that an input
-// means the same each time and no time goes into handing over. mount_options() are for the real server.
+// PopulatedPool mounts without any thread: the caller that waits for a command does the engine's work. So an input has
+// the same effect each time, and no time is lost with hand-overs. mount_options() are for the real server.
 #pragma once
 
 #include <cstring>
@@ -38,10 +38,10 @@ inline fsck::CheckResult check(const std::vector<std::string>& paths) {
   return fsck::check_pool(options);
 }
 
-// The pool is as sound as it was before the input.
+// The pool is as valid as before the input.
 inline void require_clean(const std::vector<std::string>& paths) {
   const fsck::CheckResult result = check(paths);
-  // A damaged log is what some inputs make; whether it may be replayed is their matter.
+  // Some inputs damage the log; they decide whether it may be replayed.
   if (result.findings.error_count() == result.findings.count(fsck::FindingId::log_damaged)) return;
   std::string text = "fsck:";
   for (const fsck::Finding& finding : result.findings.kept()) {
@@ -106,7 +106,7 @@ inline std::string populated_name(u64 i) {
   return std::to_string(i) + std::string(180, 'n');
 }
 
-// One of everything. Names and numbers follow from the order.
+// One of everything. The order determines names and numbers.
 inline void populate(engine::EngineHost& host) {
   NameClient names(host);
   FileCalls files(names);
@@ -150,7 +150,7 @@ class PopulatedPool {
 
   PoolFile& file() { return *file_; }
 
-  // Mounts what the file holds, calls use(host) and unmounts. False: the pool is refused.
+  // Mounts the pool in the file, calls use(host) and unmounts. False: the pool is refused.
   template <class Use>
   bool mounted(Use&& use) {
     try {
@@ -162,7 +162,7 @@ class PopulatedPool {
     use(pool_.host());
     try {
       pool_.unmount();
-    } catch (const std::runtime_error&) {  // the last checkpoint meets damage
+    } catch (const std::runtime_error&) {  // the last checkpoint finds damage
       pool_.crash();
     }
     return true;

@@ -1,4 +1,4 @@
-// A pool on one file in memory that is brought back to the same content for each input.
+// A pool on one memory file that is restored to the same content for each input.
 #pragma once
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ class PoolFile {
     pool::make_pool(make);
     open();
   }
-  // Somebody else's, of pool_file_bytes bytes.
+  // A file of the caller, of pool_file_bytes bytes.
   explicit PoolFile(const std::string& path) : path_(path) { open(); }
   PoolFile(const PoolFile&) = delete;
   PoolFile& operator=(const PoolFile&) = delete;
@@ -67,7 +67,7 @@ class PoolFile {
     return value;
   }
 
-  // What the file holds now is what restore() brings back.
+  // The current content is what restore() restores.
   void keep() {
     std::vector<u8> page(page_size);
     const std::vector<u8> zeros(page_size);
@@ -87,7 +87,7 @@ class PoolFile {
   void open() {
     file_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
     if (file_ < 0) throw std::runtime_error("a pool file does not open");
-    // mkfs draws the seed of name hashes; inputs are to mean the same in every run.
+    // mkfs chooses a random seed of name hashes; inputs must have the same effect in every run.
     for (u32 slot = 0; slot < 2; ++slot) {
       const u64 offset = pool::superblock_offset(slot);
       auto superblock = read_as<format::Superblock>(offset);

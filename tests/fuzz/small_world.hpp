@@ -1,5 +1,5 @@
-// A small file system without an engine whose metadata pages an input damages on the medium; checksums are made
-// right again, so that the damage reaches whoever interprets the pages.
+// A small file system without an engine whose metadata pages an input damages on the medium. Checksums are recomputed,
+// so the damage reaches the code that interprets the pages.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline SmallPoolOptions small_options() {
   return options;
 }
 
-// Whether a status may be the answer to damage: control codes of a lack of room and whatever names damage.
+// Whether a status may be the answer to damage: control codes for a lack of room, and all that report damage.
 inline bool is_answer(Status status) {
   switch (status) {
     case Status::again:
@@ -42,7 +42,7 @@ inline Status answered(Status status) {
 
 class SmallWorld {
  public:
-  // `fill` makes the content; what it has made is what inputs damage.
+  // `fill` creates the content, which inputs damage.
   template <class Fill>
   explicit SmallWorld(Fill&& fill) {
     SmallFileSystem small(small_options());
@@ -62,7 +62,7 @@ class SmallWorld {
 
   u64 page_count() const { return pages_.size(); }
 
-  // The images with as many pages changed as the input's next byte says.
+  // The images with as many changed pages as the input's next byte says.
   DeviceImages damaged(Input& input) const {
     DeviceImages images = images_;
     const SmallPoolOptions options = small_options();

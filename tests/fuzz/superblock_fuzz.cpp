@@ -1,5 +1,5 @@
-// Two superblock slots of any content: what is judged valid keeps the promises of pool_superblock.hpp, and a
-// pool that opens has the chunks that its superblock counts.
+// Two superblock slots with any content: a slot that is accepted as valid keeps the promises of pool_superblock.hpp,
+// and a pool that opens has the chunks that its superblock counts.
 #include "base/bits.hpp"
 #include "format/format_text.hpp"
 #include "fuzz/damage.hpp"

@@ -1,7 +1,6 @@
-// The base layer's test bodies inside kernels, on a warp and on a single lane, against results
-// computed on the CPU; a lock contended by many blocks; a 16-byte cell exchanged with the CPU
-// while both run; and a failed check, which must leave its record behind. Prints "N passed, N
-// failed" and exits non-zero on any failure.
+// The base layer's test bodies inside kernels, on a warp and on a single lane, compared with results from the CPU; a
+// lock contended by many blocks; a 16-byte cell exchanged with the CPU while both run; and a failed check, which must
+// leave its record. Prints "N passed, N failed" and exits non-zero on any failure.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +25,7 @@ bool cuda_ok(cudaError_t error, const char* what) {
   return false;
 }
 
-// The CPU's answer comes from the serial hash, which the host tests compare with libxxhash.
+// The CPU's result comes from the serial hash, which the host tests compare with libxxhash.
 void test_hashes() {
   constexpr u64 page_count = 64;
   GroupMemory<u8> pages(page_count * page_size);
@@ -105,8 +104,7 @@ void test_lock() {
                            shared[0].unequal == 0 && !shared[0].lock.is_locked());
 }
 
-// The kernel answers each value of cells[0] in cells[1]; both sides check that no 16 bytes are
-// torn.
+// The kernel answers each value of cells[0] in cells[1]; both sides check that no 16 bytes are torn.
 __global__ void answer_kernel(Vector16* cells, u64 round_count, u64* torn) {
   for (u64 round = 1; round <= round_count; ++round) {
     Vector16 value = load_shared_16(&cells[0]);
@@ -156,7 +154,7 @@ __global__ void failing_kernel(u32 value) {
   if (threadIdx.x == 37) GPU4FS_CHECK_LT(value, 5u);
 }
 
-// Last: a trap ends the process's use of the GPU.
+// Last: after a trap the process cannot use the GPU.
 void test_fault_record() {
   void* memory = std::aligned_alloc(page_size, page_size);
   std::memset(memory, 0, page_size);

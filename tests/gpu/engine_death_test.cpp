@@ -1,7 +1,7 @@
-// The death of the service kernel by a failed check: pending and later commands end with EIO, nothing hangs,
-// the fault is named, and the pool is as of its last sync. The process loses the use of the GPU by it; the same
-// process after execve(2), which is how a mount goes on, has it again: there a PoolServer's GPU engine takes the pool
-// over, and dies on request.
+// The death of the service kernel by a failed check: pending and later commands end with EIO, nothing hangs, the fault
+// is named, and the pool has the state of its last sync. Afterwards the process cannot use the GPU. The same process
+// after execve(2), by which a mount continues, can use it again: there a PoolServer's GPU engine takes over the pool,
+// and dies on request.
 #include <unistd.h>
 
 #include <atomic>
@@ -47,7 +47,7 @@ client::Reply fsync(client::Session& session, u64 inode) {
   return FileClient(session).simple(wire::Opcode::fsync, inode);
 }
 
-// Puts an item into the run queue that names no command, until a worker has met it.
+// Puts an item into the run queue that names no command, until a worker has found it.
 void break_engine(GpuTestPool& pool) {
   engine::RunQueue* const queue = &pool.engine()->run_queue;
   cudaStream_t stream = nullptr;
@@ -126,7 +126,7 @@ void test_death(GpuTestPool& pool) {
   }
 }
 
-// The CPU engine serves what the GPU engine has left.
+// The CPU engine serves the pool that the GPU engine has left.
 void test_what_is_left(const GpuTestPool& pool) {
   const fsck::CheckResult result = pool.check();
   check(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
@@ -200,7 +200,7 @@ void run() {
   test_death(pool);
   pool.crash();
   test_what_is_left(pool);
-  // The pool's folder outlives this image, and the failures so far must too.
+  // The pool's folder outlives this image, and so must the failures so far.
   if (failed_count == 0) execute_again(pool.device_paths());
 }
 

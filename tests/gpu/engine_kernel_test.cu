@@ -1,5 +1,5 @@
-// The service kernel without a pool: noop, memset, memcopy, chains and malformed descriptors from several
-// rings, idle exit and relaunch, memory of all kinds; and what a command costs. Prints "N passed, N failed" last.
+// The service kernel without a pool: noop, memset, memcopy, chains and malformed descriptors from several rings, idle
+// exit and relaunch, memory of all kinds; and the cost of a command. Prints "N passed, N failed" last.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

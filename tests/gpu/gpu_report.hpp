@@ -1,4 +1,4 @@
-// What the programs of this folder say: each expectation that failed, and "N passed, N failed" last.
+// The output of the programs in this folder: each failed expectation, and "N passed, N failed" last.
 #pragma once
 
 #include <cstdio>
@@ -25,7 +25,7 @@ inline int finish() {
   return failed_count == 0 && passed_count > 0 ? 0 : 1;
 }
 
-// Under compute-sanitizer: kernels are slow, and memory has to be known to it when a kernel begins.
+// Under compute-sanitizer: kernels are slow, and memory has to be known to the sanitizer when a kernel begins.
 inline bool is_sanitized() {
   return std::getenv("GPU4FS_TEST_SANITIZER") != nullptr;
 }
@@ -37,14 +37,14 @@ inline engine::CudaOptions gpu_test_options() {
   return options;
 }
 
-// Whether there is a GPU to test with; none is a failure.
+// Whether there is a GPU for the test; none is a failure.
 inline bool has_gpu() {
   const engine::CudaAvailability availability = engine::cuda_availability();
   if (!availability.available) check(false, "a usable GPU: " + availability.reason);
   return availability.available;
 }
 
-// main() of a program that needs a GPU: its tests, whose exceptions are failures, and the exit status.
+// main() of a program that needs a GPU: runs its tests, whose exceptions are failures, and returns the exit status.
 template <class Tests>
 int run_on_gpu(Tests&& tests) {
   try {

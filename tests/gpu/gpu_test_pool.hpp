@@ -9,8 +9,8 @@
 
 namespace gpu4fs::test {
 
-// How many workers there are and how they share out transfers is the GPU's business: of the options only
-// memory and the pool itself count.
+// The GPU determines the number of workers and the distribution of transfers: only memory and the pool itself are used
+// of the options.
 class CudaParts {
  public:
   explicit CudaParts(const TestPoolOptions&)

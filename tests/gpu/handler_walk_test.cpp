@@ -1,6 +1,6 @@
-// The walks of the handler tests (tests/engine) on pools that are served as a mount does it, with upcalls and
-// regular checkpoints: files by several clients at once, names against the CPU engine. What the GPU engine
-// left is checked, and read by the CPU engine.
+// The walks of the handler tests (tests/engine) on pools that are served as by a mount, with upcalls and regular
+// checkpoints: files by several clients at once, names compared with the CPU engine. The CPU engine checks and reads
+// what the GPU engine left.
 #include <memory>
 #include <thread>
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 
 using session::EngineChoice;
 
-constexpr u64 cache_bytes = u64{8} << 20;  // the least: pages are evicted
+constexpr u64 cache_bytes = u64{8} << 20;  // the minimum: pages are evicted
 
 std::vector<std::string> device_paths(const DeviceFolder& folder) {
   return {folder.device(0), folder.device(1)};
@@ -96,7 +96,7 @@ void test_files(u32 walk_count, u32 step_count) {
   }
 }
 
-// A directory of several levels gives back its pages while its names go.
+// A directory of several levels gives back its pages while its names are removed.
 void empty_directory(engine::EngineHost& host, u32 name_count) {
   BasicNameClient<Client> client(host);
   const u64 directory = client.mkdir(format::inode_number_root, "emptied", 0777).result;

@@ -1,7 +1,7 @@
-// Pools with redundancy whose devices are gone, with the GPU engine: they are written, mounted without as many devices
-// as their level may lose, read, written, checked; others take the place of these and are filled; and then the pool
-// goes without devices that were there all the time, so that what was filled in is what is read. Files by several
-// clients at once (tests/engine/file_walk.hpp).
+// Pools with redundancy that lose devices, with the GPU engine. They are written, mounted without as many devices as
+// their level may lose, read, written and checked. Other devices replace the lost ones and are filled. Then the pool is
+// used without devices that were present all the time, so the filled content is read. Several clients use files at once
+// (tests/engine/file_walk.hpp).
 //
 // usage: gpu4fs_gpu_lost_devices_test [cpu]    cpu: with the CPU engine, to try the test itself
 // Environment: GPU4FS_TEST_SCALE
@@ -36,7 +36,7 @@ struct Shape {
   u32 lost_max;
 };
 
-// A pool, its devices' files and those that are elsewhere.
+// A pool with the files of its devices, including those elsewhere.
 class LosingPool {
  public:
   LosingPool(const Shape& shape, EngineChoice engine) : shape_(shape), engine_(engine) {
@@ -51,9 +51,9 @@ class LosingPool {
     pool::make_pool(make);
   }
 
-  // Mounts look for a missing device beside the others.
+  // Mounts search for a missing device in the folder of the others.
   void take_away(u32 index) { std::filesystem::rename(paths_[index], elsewhere_.device(++away_count_)); }
-  // An empty file; of its path, which is the device's from now on.
+  // Creates an empty file under the device's path, which is then the device.
   std::string make_empty(u32 index) {
     paths_[index] = folder_.device(100 + ++new_count_);
     pool::DeviceFile::create(paths_[index], device_bytes);
@@ -64,7 +64,7 @@ class LosingPool {
     options.device_paths = paths;
     options.engine = engine_;
     options.commit_interval_s = 1;
-    options.cache_bytes = u64{8} << 20;  // the least: pages are evicted
+    options.cache_bytes = u64{8} << 20;  // the minimum: pages are evicted
     options.degraded = degraded;
     auto server = std::make_unique<server::PoolServer>(options);
     server->start();
@@ -122,7 +122,8 @@ bool fill(LosingPool& pool, server::PoolServer& server, u32 index, const std::st
   const bool is_filled = report.state == maintenance::JobState::finished;
   pool.expect(is_filled && report.written_count > 0, fmt::format("device {} is filled: {}", index, report.problem));
   pool.expect(report.unreadable_count == 0, "all of it could be read");
-  // Pages of mirrors that fallocate has allocated have no bytes that a checksum fits; rows are without them.
+  // Pages of mirrors that fallocate has allocated have no bytes with the right checksum; rows do not contain such
+  // pages.
   pool.expect(pool.is_mirrored() || report.unverified_count == 0, "all of it could be made");
   return is_filled;
 }
@@ -134,7 +135,7 @@ void check_medium(LosingPool& pool) {
   pool.expect(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
 }
 
-// Devices [0, lost) are gone and others take their place; then the last ones are gone.
+// Devices [0, lost) are gone and others replace them; then the last ones are gone.
 void test_losses(const Shape& shape, u32 lost, EngineChoice engine) {
   LosingPool pool(shape, engine);
   std::vector<ModelFile> files;

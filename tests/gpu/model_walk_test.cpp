@@ -41,7 +41,7 @@ void test_variant(const ModelVariant& named, Clock::time_point limit) {
   }
 }
 
-// A model with one wrong rule is found out: the comparison sees what it should.
+// A model with one wrong rule is detected, so the comparison works.
 void test_canary(Clock::time_point limit) {
   ModelOutcome outcome;
   for (u64 seed = 1; seed <= 5 && outcome.difference.empty(); ++seed) {
@@ -58,13 +58,13 @@ void run(const char* only) {
   if (only != nullptr) {
     std::erase_if(variants, [&](const ModelVariant& variant) { return std::strcmp(variant.name, only) != 0; });
   }
-  // Each gets an equal share of the time that is left, whatever the ones before have used.
+  // Each gets an equal share of the remaining time, whatever the previous ones have used.
   for (std::size_t i = 0; i < variants.size(); ++i) {
     const Clock::time_point now = Clock::now();
     const auto share = std::max<Clock::duration>(end - now, {}) / (variants.size() - i);
     test_variant(variants[i], now + share);
   }
-  // The canary's first steps show the difference; under a sanitizer they may not be reached in time.
+  // The canary's first steps show the difference; under a sanitizer there may not be enough time for them.
   if (only == nullptr && !is_sanitized()) test_canary(Clock::now() + std::chrono::seconds(seconds));
 }
 

@@ -1,11 +1,11 @@
 // The matrix of redundancy (tests/raid_matrix) with the GPU engine: devices lost before, during and after writes, one
-// loss more, pages silently corrupted. Pools are prepared by the CPU engine.
+// loss too many, pages silently corrupted. The CPU engine prepares the pools.
 //
 // Environment:
-//   GPU4FS_TEST_SECONDS    nothing further is begun after this time, 60 if not given, without end with the next two
-//   GPU4FS_MATRIX_ALL      1: all of it, which takes hours; else a sample of each pool, all kinds of pools early
-//   GPU4FS_MATRIX_SHAPE    only pools of this name, as a failure prints it; all of it
-//   GPU4FS_MATRIX_SEED     of what is chosen and its order, 0 if not given
+//   GPU4FS_TEST_SECONDS    nothing further begins after this time, default 60; no limit with the next two
+//   GPU4FS_MATRIX_ALL      1: all of it, which takes hours; otherwise a sample of each pool, all kinds of pools early
+//   GPU4FS_MATRIX_SHAPE    only pools with this name, as printed by a failure; all of it
+//   GPU4FS_MATRIX_SEED     of the choice and its order, default 0
 //   GPU4FS_MATRIX_RUNNING  1: devices are lost while commands run (matrix_engine.hpp)
 #include <algorithm>
 #include <chrono>

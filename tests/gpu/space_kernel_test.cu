@@ -1,6 +1,6 @@
-// Space and pages on the GPU: a pool on host memory is mounted by a warp, hundreds of warps share
-// out its pages, warps write, merge and read them, a warp makes a checkpoint; then the CPU mounts
-// the same medium and must find every page. Prints "N passed, N failed", non-zero on any failure.
+// Space and pages on the GPU: a warp mounts a pool on host memory, hundreds of warps share its pages, warps write,
+// merge and read them, a warp makes a checkpoint; then the CPU mounts the same medium and must find every page. Prints
+// "N passed, N failed", non-zero on any failure.
 #include <cstdio>
 #include <cstring>
 #include <set>
@@ -56,7 +56,7 @@ __global__ void mount_kernel(fs::FileSystem* fs, Status* status) {
   }
 }
 
-// Every warp takes pages in runs of three, gives one run back, writes and commits the others.
+// Every warp takes pages in runs of three, returns one run, writes and commits the others.
 __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresses, Status* status) {
   const Warp g;
   const u32 warp = blockIdx.x * warps_per_block + threadIdx.x / warp_size;

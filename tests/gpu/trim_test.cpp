@@ -1,5 +1,5 @@
-// Memory of removed files goes back to the system while the GPU has it registered: the files' blocks go, and what is
-// written there afterwards is what the medium has.
+// Memory of removed files returns to the system while it is registered with the GPU: the files' blocks are freed, and
+// data that is written there afterwards reaches the medium.
 //
 // usage: gpu4fs_gpu_trim_test [cpu]    cpu: with the CPU engine, to try the test itself
 #include <sys/stat.h>
@@ -50,7 +50,7 @@ class TrimmedPool {
       expect(allocated_bytes() < full / 2, fmt::format("{} of {} bytes are left", allocated_bytes(), full));
       expect(bool{has_blocks(*files_, kept, 10, 0)}, "the kept file is read");
     }
-    // What the GPU wrote after the trims is what the files have.
+    // The files contain what the GPU wrote after the trims.
     const u64 count = fill_file(*files_, large, 0, 9000);
     unmount();
     expect(find_problems(paths_).empty(), "the medium is sound: " + find_problems(paths_));

@@ -1,5 +1,5 @@
-// What statfs promises of a pool that may still grow, who gets the last of its space, and what commands do that want
-// more than there is.
+// What statfs promises for a pool that may still grow, which command gets the last of its space, and what commands do
+// that need more space than there is.
 #include <algorithm>
 #include <optional>
 
@@ -13,7 +13,7 @@ using wire::Opcode;
 
 constexpr u64 device_bytes = u64{48} << 20;
 constexpr u64 chunk_bytes = u64{8} << 20;
-constexpr u64 large_bytes = u64{900} << 10;  // what a session's area holds
+constexpr u64 large_bytes = u64{900} << 10;  // the size of a session's area
 
 struct PoolForm {
   const char* data;
@@ -47,7 +47,7 @@ class AccountedPool {
   FileClient& files() { return mount_->files(); }
   maintenance::PoolGrower& grower() { return mount_->server().grower(); }
   u32 chunk_count() { return mount_->server().superblock().chunk_count; }
-  // While nothing grows: what was made is on the medium.
+  // While nothing grows: the created chunks are on the medium.
   std::vector<u64> columns_by_device() {
     std::vector<u64> counts(devices_.size());
     const pool::OpenedPool opened = pool::open_pool({devices_, true, false});
@@ -69,7 +69,7 @@ class AccountedPool {
     op.length = length;
     return files().call(op, std::vector<u8>(length, static_cast<u8>(offset >> 16)));
   }
-  // Until nothing more fits: how many bytes did.
+  // Writes until the pool is full; returns the number of bytes.
   u64 fill(u64 inode, u64 offset, u64 length) {
     const u64 first = offset;
     for (;;) {
@@ -96,7 +96,7 @@ class AccountedPool {
 
 class PromisedSpace : public ::testing::TestWithParam<PoolForm> {};
 
-// And little more than that. Less what names, maps and their second copies take where they share the chunks of data.
+// And little more than that. Minus names, maps and their second copies if they share the chunks of data.
 TEST_P(PromisedSpace, CanBeWritten) {
   AccountedPool pool(GetParam());
   const wire::StatfsRecord before = pool.statistics();
@@ -105,7 +105,7 @@ TEST_P(PromisedSpace, CanBeWritten) {
   EXPECT_GE(written, before.page_available);
   EXPECT_LE(written, before.page_available + before.page_available * 3 / 100 + 64);
   EXPECT_LE(pool.statistics().page_available, 8u);
-  // Pages that are given out only with their whole region count when their chunk is made.
+  // Pages that are allocated only with their whole region count when their chunk is created.
   EXPECT_NEAR(static_cast<double>(pool.statistics().page_total), static_cast<double>(before.page_total), 100.0);
   pool.expect_sound();
 }
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, PromisedSpace,
                                            PoolForm{"raid5", "raid5", 3, 40}, PoolForm{"raid5", "raid1c3", 4, 40},
                                            PoolForm{"single", "raid1", 2, 40}));
 
-// As long as metadata has none, data does not get the space of its chunk.
+// Data does not get the space of metadata's last chunk before metadata has it.
 TEST(GrowingPoolOfTwoProfiles, LeavesTheLastChunkToMetadata) {
   AccountedPool pool({"single", "raid1", 2, 40});
   const u32 metadata_class = static_cast<u32>(format::Profile::raid1) - 1;
@@ -129,7 +129,7 @@ TEST(GrowingPoolOfTwoProfiles, LeavesTheLastChunkToMetadata) {
   pool.expect_sound();
 }
 
-// Files that must lie on device 1 fill it, and no other.
+// Files that must lie on device 1 fill only this device.
 TEST(GrowingPoolWithAProfileOfADevice, GrowsThere) {
   AccountedPool pool({"raid1", "raid1", 3, 30, {{"physical:1", 0.1}}});
   const u64 inode = make_file(pool.files(), "file");
@@ -153,7 +153,8 @@ TEST(GrowingPoolWithAProfileOfADevice, GrowsThere) {
   pool.expect_sound();
 }
 
-// A device is exchanged, for example. A write gets what the pool's chunks have, and the rest when it may grow again.
+// For example while a device is being replaced. A write gets the space of the existing chunks, and the rest when the
+// pool may grow again.
 TEST(PoolThatMayNotGrowNow, WritesAsMuchAsFits) {
   AccountedPool pool({"single", "single", 1, 40});
   const u64 inode = make_file(pool.files(), "file");
@@ -179,7 +180,7 @@ TEST(PoolThatMayNotGrowNow, WritesAsMuchAsFits) {
   pool.expect_sound();
 }
 
-// Nearly all that there is to allocate is what it frees, which comes with a checkpoint.
+// Nearly everything that it can allocate is what it frees, which becomes available with a checkpoint.
 TEST(FullPool, ZeroesARangeByAllocatingItAnew) {
   AccountedPool pool({"single", "single", 1, 100});
   const u64 inode = make_file(pool.files(), "file");

@@ -20,7 +20,7 @@ def gpu4fs(*words):
 
 
 def fill(path):
-    """Writes until the pool is full; how many MiB fit."""
+    """Writes until the pool is full; returns how many MiB fit."""
     count = 0
     with open(path, "wb", buffering=0) as file:
         try:
@@ -50,7 +50,7 @@ class DeviceAdd(unittest.TestCase):
             self.assertGreater(os.statvfs(pool.mountpoint).f_blocks, before.f_blocks)
             second = fill(os.path.join(pool.mountpoint, "second"))
             self.assertGreater(second, first * added / device_count * 0.6)
-            # Again, and with something that is no file.
+            # Again, and with a path that is not a file.
             self.assertEqual(gpu4fs("device", "add", pool.mountpoint, new[0]).returncode, 8)
             self.assertEqual(gpu4fs("device", "add", pool.mountpoint, "/nonexistent/device").returncode, 8)
             status = json.loads(gpu4fs("status", "--json", pool.mountpoint).stdout)

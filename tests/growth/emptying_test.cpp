@@ -1,4 +1,4 @@
-// Devices and chunks with files on them: a removal and a balance move what they hold, while others use it.
+// Devices and chunks with files: a removal and a balance move their content while others use it.
 #include <atomic>
 #include <functional>
 #include <string_view>
@@ -60,8 +60,8 @@ class EmptiedDevices : public ::testing::TestWithParam<EmptyingShape> {
   std::vector<std::string> devices_;
 };
 
-// What is left in the file "late" lies all over the pool: what was written before it is gone. With parities every chunk
-// has columns on all devices, and holes in its stripes would be no room.
+// The remaining pages of the file "late" are spread over the whole pool: earlier data is removed. With parities every
+// chunk has columns on all devices, and holes in its stripes would not be usable space.
 u64 write_late(GrowthMount& mount, u64 seed, bool has_parities) {
   if (has_parities) {
     constexpr u64 few = 60;
@@ -119,7 +119,7 @@ TEST_P(EmptiedDevices, LeaveThePoolWhileFilesAreWritten) {
   ASSERT_TRUE(mount.stop());
 }
 
-// A chunk of several columns needs as many devices with room: one that is added to a full pool stays empty.
+// A chunk of several columns needs as many devices with room: a single device that is added to a full pool stays empty.
 TEST_P(EmptiedDevices, AreAsFullAsTheOthersAfterABalance) {
   const std::string added = new_device("added");
   u64 blocks = 0;

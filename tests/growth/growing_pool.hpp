@@ -1,4 +1,4 @@
-// A pool on files with a server over it, that grows.
+// A growing pool on files with a server over it.
 #pragma once
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ class GrowthMount {
     client_.reset();
     session_.reset();
   }
-  // The end of the mount; the devices are free.
+  // Ends the mount; the devices are free.
   bool stop() {
     close();
     const bool clean = server_->stop();
@@ -138,7 +138,7 @@ inline Status write_block(FileClient& files, u64 inode, u64 block, u64 seed) {
   return written.status == Status::ok && written.result != growth_write_bytes ? Status::no_space : written.status;
 }
 
-// Blocks from `first` on until the pool is full: how many fit.
+// Writes blocks from `first` on until the pool is full; returns their number.
 inline u64 fill_file(FileClient& files, u64 inode, u64 first, u64 seed) {
   for (u64 block = first;; ++block) {
     const Status status = write_block(files, inode, block, seed + block);

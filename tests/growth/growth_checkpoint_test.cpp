@@ -1,5 +1,5 @@
-// The checkpoint that asks the server about a plan, against plans that are withdrawn and staged meanwhile: what is
-// written is flushed before superblocks name it, and an answer counts for the plan that was asked about.
+// The checkpoint that asks the server about a plan, while plans are withdrawn and staged: written data is flushed
+// before superblocks name it, and an answer is valid for the plan that was asked about.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 
 using ring::UpcallKind;
 
-// A plan that changes nothing of the pool, in an engine whose server is the test.
+// A plan that changes nothing in the pool, in an engine whose server is the test.
 class GrowthCheckpoint : public ::testing::Test {
  protected:
   GrowthCheckpoint() : plan_(std::make_unique<space::PoolGrowth>()), pool_(options()) {
@@ -60,8 +60,8 @@ class GrowthCheckpoint : public ::testing::Test {
     u32 flush_count = 0;
     std::vector<u32> asked;  // numbers of plans
   };
-  // A checkpoint of a change. `at_question`: what happens before the server answers about a plan, and its answer;
-  // `at_flush`: before it says that all is flushed.
+  // A checkpoint of a change. `at_question`: runs before the server answers about a plan, and returns its answer;
+  // `at_flush`: runs before the server reports that everything is flushed.
   Round checkpoint(
       const std::string& name, const std::function<Status()>& at_question,
       const std::function<void()>& at_flush = [] {}) {
@@ -115,7 +115,7 @@ TEST_F(GrowthCheckpoint, PagesAreFlushedAlthoughThePlanIsWithdrawn) {
   }
 }
 
-// As when the only device that has to be flushed is replaced by one that has not.
+// As when the only device that needs a flush is replaced by one that does not.
 TEST_F(GrowthCheckpoint, IsPublishedAlthoughNothingNeedsAFlushAnyMore) {
   fs::FileSystem& fs = pool_.engine()->fs;
   const auto answer = [] { return Status::ok; };

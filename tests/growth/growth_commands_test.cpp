@@ -1,4 +1,4 @@
-// Commands of growth that come twice, or when nothing is under way: each is answered, and the pool goes on.
+// Commands of growth that are repeated, or sent when there is no plan: each is answered, and the pool continues.
 #include "growth/growing_pool.hpp"
 
 namespace gpu4fs::test::growth_commands_test {
@@ -39,7 +39,7 @@ TEST_F(GrowthCommands, AreAnsweredInAnyOrder) {
     const u32 chunks = mount_->server().superblock().chunk_count;
     ASSERT_EQ(mount_->server().grower().add_chunks(1), 1u);
     EXPECT_EQ(mount_->server().superblock().chunk_count, chunks + 1);
-    // The plan still stands there.
+    // The plan is still there.
     EXPECT_EQ(grow(wire::grow_admit), Status::not_found);
     EXPECT_EQ(grow(wire::grow_stage), Status::invalid_argument) << "the chunk has its place";
     EXPECT_EQ(grow(wire::grow_withdraw), Status::ok);

@@ -1,6 +1,6 @@
-// The states that a crash can leave a pool's devices in, from the recorded writes and flushes of a run
-// (device/stack/record_layer.hpp): the medium after a prefix of the writes; or without some of those that no flush of
-// their device has ended for, the last one torn.
+// The states in which a crash can leave a pool's devices, from the recorded writes and flushes of a run
+// (device/stack/record_layer.hpp): the medium after a prefix of the writes; or without some of the writes that no
+// completed flush of their device covers, with the last one torn.
 #pragma once
 
 #include <cstring>
@@ -19,7 +19,7 @@ using GrowthImage = std::vector<u8>;
 
 class GrowthCrashStates {
  public:
-  // `looks(mark)`: whether states behind a mark are looked at; in `every` of how many writes.
+  // `looks(mark)`: whether states after a mark are tested; `every`: one of how many writes.
   struct Pace {
     std::function<u64(u64 mark)> every;  // 0: none
     u64 goes_on_every = 12;
@@ -33,7 +33,7 @@ class GrowthCrashStates {
   void remember_base() {
     for (u32 i = 0; i < paths_.size(); ++i) base_.push_back(read_device(i));
   }
-  // The state becomes that of the files.
+  // Writes the state to the files.
   void put(const std::vector<GrowthImage>& images) const {
     for (u32 i = 0; i < images.size(); ++i) {
       pool::DeviceFile::open(paths_[i], pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::none)
@@ -41,12 +41,12 @@ class GrowthCrashStates {
     }
   }
 
-  // visit(images, mark, goes_on): goes_on with some of them, which are worth a mount. Ends at a fatal failure.
+  // visit(images, mark, goes_on): goes_on for some of them, which are mounted as well. Ends at a fatal failure.
   template <class Visit>
   void for_each(const Pace& pace, Visit&& visit) {
     const std::vector<device::WriteLogEntry> entries = device::read_write_log(log_path_);
     std::vector<GrowthImage> images = base_;   // after all writes so far
-    std::vector<GrowthImage> durable = base_;  // those that a flush ended for
+    std::vector<GrowthImage> durable = base_;  // those that a completed flush covers
     std::vector<const device::WriteLogEntry*> loose;
     std::vector<u64> begun(paths_.size());
     Sequence random(17);

@@ -1,5 +1,5 @@
-// A crash at any write while devices are added and chunks are made: what is on the medium then is the pool before or
-// the pool behind, with all that was synced, and it goes on from there.
+// A crash at any write while devices are added and chunks are created: the medium has the pool either before or after
+// the change, with everything that was synced, and the pool works.
 #include <set>
 
 #include "growth/growth_crash_states.hpp"
@@ -34,7 +34,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
   }
 
   std::vector<std::string> old_paths() const { return {paths_.begin(), paths_.begin() + shape_.device_count}; }
-  // The growth, and where its writes begin in the log.
+  // The growth, and the beginning of its writes in the log.
   void grow() {
     states_ = std::make_unique<GrowthCrashStates>(paths_, log_path_, crash_device_bytes);
     states_->remember_base();
@@ -61,7 +61,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     mount.crash();
   }
 
-  // The pool as a mount by its old members finds it, and by all that have a superblock.
+  // The pool as found by a mount with its old members, and by one with all devices that have a superblock.
   void check_state(const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
     try {
       look_at_state(images, mark, goes_on);
@@ -117,7 +117,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
 TEST_P(GrowthCrashes, LeaveThePoolBeforeOrBehind) {
   first_chunk_count_ = pool::open_pool({old_paths(), true, false}).superblock.chunk_count;
   ASSERT_NO_FATAL_FAILURE(grow());
-  // After the growth every so many: that part is any pool's.
+  // After the growth only one of a number of writes: that part is the same for any pool.
   const auto every = [](u64 mark) { return mark == 0 ? u64{0} : mark <= 2 ? u64{1} : crash_stride_; };
   states_->for_each({every}, [&](const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
     check_state(images, mark, goes_on);

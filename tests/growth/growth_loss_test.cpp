@@ -1,5 +1,5 @@
-// A device goes at any access while chunks are made and deleted: what was synced is there without it, and the pool can
-// be mounted.
+// A device is lost at any access while chunks are created and deleted: everything synced is present without it, and the
+// pool can be mounted.
 #include <algorithm>
 
 #include "growth/growing_pool.hpp"
@@ -29,7 +29,7 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
     pool::make_pool(options);
   }
 
-  // The last device goes at its nth access. True: behind the mount, and it is lost.
+  // The last device is lost at its nth access. True: this happens after the mount, and the device is lost.
   bool change_with_loss(u64 nth) {
     std::vector<std::string> devices = devices_;
     devices.back() = fmt::format("fault=gone#{}:{}", nth, devices_.back());
@@ -53,7 +53,7 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
         grower.erase_chunks(made);
         grower.add_chunks(1);
       } catch (const pool::PoolError&) {
-        // With a device less, or with one that the server cannot write, it does not change.
+        // With a missing device, or with one that the server cannot write, the pool does not change.
         has_changed = false;
       }
       const bool is_lost = mount.server().open_inspector().lost_devices() != 0;
@@ -62,11 +62,11 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
       if (!is_lost && has_changed) ends_ = true;
       return is_lost && !was_lost;
     } catch (const pool::PoolError&) {
-      return false;  // so early that there is no mount
+      return false;  // too early: there is no mount
     }
   }
 
-  // With the device as it is, and without it.
+  // With the device in its current state, and without it.
   void expect_mountable(bool is_there) {
     session::ServerOptions options;
     options.device_paths = devices_;

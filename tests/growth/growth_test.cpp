@@ -1,5 +1,5 @@
-// Pools that get devices and chunks while they are mounted: room where there was none, with all that was written before
-// and meanwhile, then and after the next mount.
+// Pools that get devices and chunks while they are mounted: a full pool gets room, and everything that was written
+// before and meanwhile is present, at once and after the next mount.
 #include <atomic>
 #include <thread>
 
@@ -74,7 +74,7 @@ TEST_P(GrowingPools, AFullPoolGetsRoomFromNewDevices) {
     ASSERT_TRUE(mount.stop());
   }
   EXPECT_EQ(find_problems(all_devices()), "");
-  // The new members lie next to the others and are found there.
+  // The new members are in the folder of the others and are found there.
   GrowthMount mount(devices_);
   EXPECT_EQ(mount.server().superblock().device_count, devices_.size() + added_.size());
   EXPECT_EQ(mount.server().warnings().size(), 0u);
@@ -132,7 +132,7 @@ TEST_P(GrowingPools, ChunksAreMadeWhileOthersWrite) {
   EXPECT_EQ(find_problems(devices_), "");
 }
 
-// Nobody asks for chunks but the commands that find no space.
+// Only commands that find no space request chunks.
 TEST_P(GrowingPools, ChunksAreMadeWhenTheyAreNeeded) {
   make(20);
   u64 inode = 0;
@@ -221,7 +221,7 @@ TEST_F(NewMembers, AreRefusedWhereTheyDoNotFit) {
   EXPECT_EQ(find_problems({pool_, other}), "");
 }
 
-// The tree has two replicas as soon as there are two devices: either will do.
+// The tree has two replicas as soon as there are two devices: either suffices.
 TEST_F(NewMembers, HoldTheTreeIfThereAreFewerReplicasThanWanted) {
   const std::string added = folder_ / "added";
   pool::DeviceFile::create(added, u64{60} << 20);

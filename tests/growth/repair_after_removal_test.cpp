@@ -1,4 +1,5 @@
-// fsck --repair of a pool that a device has left: its index stays empty, and what is on the others is mended.
+// fsck --repair of a pool from which a device was removed: its index stays empty, and the content of the others is
+// repaired.
 #include "fsck/repair/repair_pool.hpp"
 #include "growth/growing_pool.hpp"
 #include "pool/chunk_area.hpp"
@@ -41,7 +42,7 @@ class RepairAfterRemoval : public ::testing::Test {
     ASSERT_TRUE(mount.stop());
     devices_.erase(devices_.begin() + leaving);
   }
-  // What is allocated in every second chunk is not known any more. How many those are.
+  // The allocation of every second chunk becomes unknown. Returns the number of these chunks.
   u32 lose_bitmaps() {
     struct Area {
       u32 device;
@@ -89,7 +90,7 @@ TEST_F(RepairAfterRemoval, WhatIsDerivedIsDerivedAnew) {
     EXPECT_FALSE(mount.server().has_lost_devices());
     const u64 inode = find_file(mount.files(), "file");
     EXPECT_TRUE(has_blocks(mount.files(), inode, block_count, 0));
-    // The empty index is there for another.
+    // The empty index is available for another device.
     pool::DeviceFile::create(folder_ / "another", device_bytes);
     EXPECT_EQ(mount.server().grower().add_device(folder_ / "another", false), leaving);
     ASSERT_EQ(write_block(mount.files(), inode, block_count, block_count), Status::ok);

@@ -1,4 +1,4 @@
-// Devices that are removed, balances, and spares, as the server runs them.
+// Removals of devices, balances, and spares, as run by the server.
 #include <functional>
 
 #include "growth/growing_pool.hpp"
@@ -25,7 +25,7 @@ class Reshaping : public ::testing::Test {
     pool::DeviceFile::create(folder_ / name, bytes);
     return folder_ / name;
   }
-  // It ends by itself; the test's own time limit is the only one.
+  // It ends by itself; only the test's own time limit applies.
   static maintenance::ReshapeReport await(maintenance::Reshaper& reshaper) {
     for (;;) {
       const maintenance::ReshapeReport report = reshaper.report();
@@ -62,7 +62,7 @@ TEST_F(Reshaping, ADeviceWithEmptyChunksIsRemoved) {
   EXPECT_EQ(find_problems(devices_), "");
 }
 
-// It stops where it is, goes on, and can be ended; the device is a member as before then.
+// It stops, continues, and can be cancelled; then the device is a member as before.
 TEST_F(Reshaping, ARemovalIsPausedAndCancelled) {
   make("raid1", 3, 30);
   const std::string added = new_device("added");
@@ -100,7 +100,7 @@ TEST_F(Reshaping, AProfileThatNeedsTheDeviceKeepsIt) {
   ASSERT_TRUE(mount.stop());
 }
 
-// Empty chunks go where there is more room.
+// Empty chunks are deleted if there is more room elsewhere.
 TEST_F(Reshaping, ABalanceEvensOutAndDropsWhatIsEmpty) {
   make("single", 2, 100);
   const std::string added = new_device("added", 2 * reshape_device_bytes);
@@ -112,7 +112,7 @@ TEST_F(Reshaping, ABalanceEvensOutAndDropsWhatIsEmpty) {
   const u32 before = mount.server().superblock().chunk_count;
   ASSERT_EQ(mount.server().reshaper().start_balance(0), "");
   const maintenance::ReshapeReport report = await(mount.server().reshaper());
-  // Chunks in use are moved by another part of the server; until then a balance says so.
+  // Another part of the server moves chunks in use; without it a balance says so.
   const bool is_refused = report.problem.find("cannot be emptied") != std::string::npos;
   EXPECT_TRUE(report.state == maintenance::JobState::finished || is_refused) << report.problem;
   EXPECT_LT(mount.server().superblock().chunk_count, before);
@@ -141,7 +141,7 @@ void expect_file_with(const session::ServerOptions& options, u64 blocks) {
 
 class Spares : public Reshaping {
  protected:
-  // A mirror of which device `index` fails for good when it is told to.
+  // A mirror whose device `index` fails permanently on request.
   session::ServerOptions options(const std::vector<std::string>& devices) const {
     session::ServerOptions options;
     options.device_paths = devices;
@@ -160,7 +160,7 @@ class Spares : public Reshaping {
     return inode;
   }
 
-  // Taken out by the command that gives a device up, as an error of its own would.
+  // Removed by the command that gives a device up, as after an error of its own.
   static void lose_device(GrowthMount& mount, u64 inode) {
     wire::Command give_up{};
     give_up.opcode = wire::Opcode::rebuild;
@@ -170,7 +170,7 @@ class Spares : public Reshaping {
     ASSERT_TRUE(write_round(mount, inode));
   }
 
-  // The checkpoint of a sync tells the server of a loss.
+  // The checkpoint of a sync reports a loss to the server.
   static bool write_round(GrowthMount& mount, u64 inode) {
     static u64 round = 0;
     const u64 block = round++ % file_blocks;
@@ -178,7 +178,7 @@ class Spares : public Reshaping {
            mount.files().simple(wire::Opcode::fsync, inode).status == Status::ok;
   }
 
-  // Until a device is filled, or each spare was refused or failed while it was filled.
+  // Until a device is filled, or each spare was refused or failed while it was being filled.
   static void write_until_no_spare_waits(GrowthMount& mount, u64 inode) {
     const auto has_ended = [&] {
       for (const maintenance::SpareReport& spare : mount.server().spares().list()) {
@@ -208,7 +208,7 @@ TEST_F(Spares, AreCheckedAndListed) {
   EXPECT_EQ(spares.add(full, true), "");
   ASSERT_EQ(spares.list().size(), 2u);
   EXPECT_EQ(spares.list()[0].path, spare);
-  // It is locked as long as it is one.
+  // It is locked as long as it is a spare.
   EXPECT_THROW(pool::DeviceFile::open(spare, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock),
                pool::PoolError);
   EXPECT_EQ(spares.remove(spare), "");
@@ -234,7 +234,7 @@ TEST_F(Spares, TakeThePlaceOfALostDevice) {
     ASSERT_TRUE(mount.stop());
   }
   EXPECT_EQ(find_problems({devices_[0], spare}), "");
-  // The other half of the mirror goes as well: the spare has everything.
+  // The other half of the mirror is lost as well: the spare has everything.
   session::ServerOptions alone = options({spare});
   alone.degraded = true;
   std::filesystem::remove(devices_[0]);
@@ -242,7 +242,7 @@ TEST_F(Spares, TakeThePlaceOfALostDevice) {
   expect_file_with(alone, file_blocks);
 }
 
-// It goes while it is put in or filled: the pool is degraded as it was, and has everything.
+// It fails while it is being installed or filled: the pool is degraded as before, and has everything.
 TEST_F(Spares, ThatFailLeaveThePoolDegraded) {
   make("raid1", 2, 100);
   const std::string spare = new_device("spare");
@@ -318,7 +318,7 @@ TEST_F(Spares, OfADegradedMountComeInByThemselves) {
   {
     server::PoolServer server(with_spare);
     server.start();
-    EXPECT_EQ(server.warnings().size(), 2u);  // the missing device, and the spare that is none
+    EXPECT_EQ(server.warnings().size(), 2u);  // for the missing device, and for the spare that cannot be used
     while (server.rebuilder().report().state != maintenance::JobState::finished) std::this_thread::yield();
     ASSERT_TRUE(server.stop());
   }

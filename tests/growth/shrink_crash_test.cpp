@@ -1,5 +1,5 @@
-// A crash at any write while chunks are deleted and a device leaves: what is on the medium then is the pool before or
-// the pool behind, with all that was synced, and it goes on from there.
+// A crash at any write while chunks are deleted and a device leaves: the medium has the pool either before or after the
+// change, with everything that was synced, and the pool works.
 #include <set>
 
 #include "growth/growth_crash_states.hpp"
@@ -38,7 +38,7 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     EXPECT_TRUE(mount.stop());
   }
 
-  // Chunks go, the device goes, and chunks are made of what has become free.
+  // Chunks are deleted, the device leaves, and chunks are created in the free space.
   void shrink() {
     states_ = std::make_unique<GrowthCrashStates>(paths_, log_path_, shrink_device_bytes);
     states_->remember_base();
@@ -62,7 +62,7 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     ASSERT_TRUE(grower.chunks_on(leaving_).empty());
     ASSERT_NO_THROW(grower.remove_device(leaving_));
     log->mark(3);
-    // In the space of those that were deleted, where the medium keeps what they had.
+    // In the space of the deleted chunks, where the medium still has their content.
     grower.add_chunks(~u64{0});
     log->mark(4);
     const u64 more = make_file(mount.files(), "more");
@@ -80,7 +80,7 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
       FAIL() << error.what();
     }
   }
-  // As a mount finds it that names one device: the others lie next to it.
+  // As found by a mount that names one device: the others are in the same folder.
   void look_at_state(const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
     states_->put(images);
     const std::vector<std::string> named{paths_[0]};

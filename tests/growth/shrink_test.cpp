@@ -1,4 +1,4 @@
-// Pools that lose chunks and devices while they are mounted: what is on the others stays, and what is gone can be made
+// Pools that lose chunks and devices while they are mounted: the content of the others stays, and chunks can be created
 // again.
 #include <atomic>
 #include <set>
@@ -39,7 +39,7 @@ class ShrinkingPools : public ::testing::TestWithParam<ShrinkShape> {
     return folder_ / name;
   }
 
-  // Chunks without pages in use, that were not there before.
+  // Chunks without pages in use that did not exist before.
   static std::vector<u32> empty_chunks(GrowthMount& mount, const std::set<u32>& before) {
     std::vector<u32> empty;
     for (const maintenance::ChunkUsage& chunk : mount.server().grower().usage()) {
@@ -80,7 +80,7 @@ TEST_P(ShrinkingPools, EmptyChunksGoAndTheirSpaceIsUsedAgain) {
     const format::Superblock old = mount.server().superblock();
     u64 made = 0;
     for (u32 round = 0; round < 4; ++round) {
-      // What was deleted is made again: in the same space, and with the same memory.
+      // The deleted chunks are created again: in the same space, and with the same memory.
       const u64 now = grower.add_chunks(~u64{0});
       ASSERT_GE(now, 2u);
       if (round != 0) {
@@ -131,7 +131,7 @@ TEST_P(ShrinkingPools, WhatIsInUseOrTheLastOneStays) {
   all.push_back(last - 1);
   all.push_back(last);
   EXPECT_EQ(refusal([&] { grower.erase_chunks(all); }), Status::invalid_argument);
-  // Those that were refused are in use as before.
+  // The refused ones are in use as before.
   const u64 blocks = fill_file(mount.files(), inode, 1, 3);
   EXPECT_GT(blocks, 20u);
   EXPECT_EQ(refusal([&] { grower.erase_chunks({last}); }), Status::no_space);
@@ -193,7 +193,7 @@ TEST_P(ShrinkingPools, ChunksComeAndGoWhileOthersWrite) {
     (void)mount.server().grower().add_chunks(2);
     for (const u32 chunk : empty_chunks(mount, before)) {
       const Status status = refusal([&] { mount.server().grower().erase_chunks({chunk}); });
-      // Somebody may be faster.
+      // Another thread may be faster.
       EXPECT_TRUE(status == Status::ok || status == Status::busy || status == Status::no_space) << status_name(status);
       deleted += status == Status::ok ? 1 : 0;
     }
@@ -217,7 +217,7 @@ TEST_P(ShrinkingPools, ADeviceLeavesAndItsIndexIsUsedAgain) {
     ASSERT_EQ(write_block(mount.files(), inode, 0, 5), Status::ok);
     EXPECT_EQ(refusal([&] { grower.remove_device(0); }), Status::invalid_argument);
     ASSERT_EQ(grower.add_device(first, false), index);
-    // One that got a replica of the tree cannot leave, empty as it is.
+    // A device with a replica of the tree cannot leave, even if it is empty.
     if (mount.server().superblock().tree_replica_count > index) {
       EXPECT_EQ(refusal([&] { grower.remove_device(index); }), Status::invalid_argument);
       ASSERT_TRUE(mount.stop());

@@ -1,4 +1,4 @@
-"""Each way to ask for durability, then a kill: what had been asked for is there after the next mount.
+"""Each way to request durability, then a kill: everything made durable is present after the next mount.
 
 fsync, fdatasync, O_SYNC, O_DSYNC, mappings with msync, fsync of a directory, and the mount options sync and dirsync.
 """
@@ -88,7 +88,7 @@ def by_option(pool):
 
 
 def reading_only(pool):
-    """A log that waits is neither passed over in silence nor written by a mount that only reads."""
+    """A waiting log is neither silently ignored nor written by a read-only mount."""
     write_file(pool.path("waiting"), call=os.fsync)
     pool.kill_server()
     words = [PROGRAM, "mount", "-o", "ro", ":".join(pool.devices), pool.mountpoint]

@@ -1,7 +1,7 @@
-// What clients of a server that will be killed did, in memory that outlives it.
+// The actions of clients of a server that will be killed, in memory that outlives it.
 //
-// One writer a row; a row's counters are written behind what they count, so that whoever reads them after the kill
-// finds whole entries.
+// Each row has one writer. A row's counters are written after the entries that they count, so a reader after the kill
+// finds complete entries.
 #pragma once
 
 #include <sys/mman.h>
@@ -50,7 +50,7 @@ struct KillJournal {
     for (u32 i = 0; i < kill_actor_count; ++i) counts[i] = rows[i].ended.load();
     return counts;
   }
-  // Of this row's writer: a sync that began when `seen` had ended was acknowledged.
+  // For this row's writer: a sync was acknowledged that began when `seen` had ended.
   static void promise(Row& row, const Counts& seen) {
     const u64 next = row.promise_count.load() + 1;
     row.promises[next % 2] = seen;

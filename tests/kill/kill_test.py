@@ -19,7 +19,7 @@ WRITERS = 4
 
 
 def content(name, size):
-    """The only bytes a file of this name may hold."""
+    """The only bytes that a file with this name may contain."""
     seed = hashlib.sha256(name.encode()).digest()
     return (seed * (size // len(seed) + 1))[:size]
 
@@ -58,7 +58,7 @@ class Writer(threading.Thread):
                 self.synced[name] = size
         if self.synced and self.random.random() < 0.2:
             victim = self.random.choice(sorted(self.synced))
-            # From here on the file may be there or not.
+            # From here on the file may or may not exist.
             del self.synced[victim]
             self.removed.add(victim)
             os.unlink(os.path.join(self.folder, victim))

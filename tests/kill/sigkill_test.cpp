@@ -1,11 +1,11 @@
 // A server is killed by SIGKILL some milliseconds into its work, hundreds of times, and each time the pool is opened
-// again: what every client finds is one of its states, none from before an acknowledged sync, and nobody's operation is
-// there without those that it had seen (model/actor.hpp). fsck looks at some of the pools before they are opened.
+// again. Every client finds one of its states, none from before an acknowledged sync, and no operation is present
+// without those that its client had seen (model/actor.hpp). fsck checks some of the pools before they are opened.
 //
-// The server is a child process with its clients in threads, over files on tmpfs: the kill hits inside of stores, of
-// checkpoints, of mounts and of recoveries. The moments are random and not repeatable; what was done is in the failure.
+// The server is a child process with its clients in threads, over files on tmpfs: the kill interrupts stores,
+// checkpoints, mounts and recoveries. The moments are random and not repeatable; a failure prints the operations.
 //
-// Environment: GPU4FS_KILL_COUNT: number of kills, 320 if not given; GPU4FS_TEST_SCALE: percent of them.
+// Environment: GPU4FS_KILL_COUNT: number of kills, default 320; GPU4FS_TEST_SCALE: percent of them.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ std::unique_ptr<client::Session> open_session(server::PoolServer& server) {
 
 class Killed {
  public:
-  // `forgets_syncs`: a mistake, for the test of the test; syncs are acknowledged and not made.
+  // `forgets_syncs`: a mistake for the test of the test; syncs are acknowledged but not executed.
   explicit Killed(u64 seed, bool forgets_syncs = false) : random_(seed), forgets_syncs_(forgets_syncs) {
     pool::MakePoolOptions make;
     for (u32 i = 0; i < 2; ++i) make.device_paths.push_back(folder_.device(i));
@@ -76,7 +76,7 @@ class Killed {
   u64 unstarted = 0;  // kills before the mount had ended
   u64 checkpoints = 0;
 
-  // One kill. "" or what is wrong.
+  // One kill. Returns "" or the fault.
   std::string round(u64 number) {
     journal_->reset();
     std::fflush(nullptr);
@@ -180,7 +180,7 @@ class Killed {
 
   // ---- in the parent
 
-  // What the child's actors did, from the same beginning.
+  // The actions of the child's actors, from the same beginning.
   std::string follow_journal() {
     for (u32 i = 0; i < kill_actor_count; ++i) {
       KillJournal::Row& row = journal_->rows[i];
@@ -231,7 +231,7 @@ class Killed {
       lost += actors_[i].ended_count() - std::min(actors_[i].ended_count(), kept[i]);
       problem = actors_[i].survive(kept[i], found[i], client);
     }
-    // Nothing that was done before is looked at again.
+    // Earlier operations are not checked again.
     const Status synced = client.simple(wire::Opcode::sync).status;
     return problem.empty() && synced != Status::ok ? "a sync after the kill fails" : problem;
   }

@@ -1,4 +1,4 @@
-// The states of a background job, with work that takes a step whenever the test lets it.
+// The states of a background job, with work whose steps the test controls.
 #include "maintenance/background_job.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class Steps {
     is_awaited_ = false;
     if (!all_) --count_;
   }
-  // Somebody waits for a permit, or is just taking one.
+  // The work waits for a permit, or is just taking one.
   bool is_awaited() const {
     const std::lock_guard guard(mutex_);
     return is_awaited_;
@@ -89,11 +89,11 @@ class SteppedWork final : private JobWork {
   void await_pages(u64 count) const {
     while (report().page_count < count) std::this_thread::yield();
   }
-  // So many runs have begun, and the newest takes or awaits a step.
+  // This number of runs has begun, and the newest one executes or awaits a step.
   void await_run(u64 count) const {
     while (job_.locked([this] { return run_count_; }) < count) std::this_thread::yield();
   }
-  // It stays there until a step is allowed.
+  // It stays there until the test allows a step.
   void await_step() const {
     while (!steps_.is_awaited()) std::this_thread::yield();
   }
@@ -202,7 +202,7 @@ TEST(BackgroundJobTest, APausedJobTakesNoStepUntilItIsResumed) {
   work.allow_steps(1);
   work.await_pages(step_pages);
   ASSERT_EQ(work.job().pause(), "");
-  // The step that it may be in is its last.
+  // The step that it may be executing is its last one.
   work.allow_steps(100);
   const u64 paused_at = work.report().page_count;
   for (int i = 0; i < 1000; ++i) std::this_thread::yield();
@@ -231,7 +231,7 @@ TEST(BackgroundJobTest, APausedJobCanBeCancelledAndStartedAnew) {
   work.await(JobState::finished);
 }
 
-// The thread is in a step that it has to end first.
+// The thread is in a step that it has to complete first.
 TEST(BackgroundJobTest, WhatWasCancelledEndsBeforeTheNextBegins) {
   SteppedWork work;
   ASSERT_EQ(work.start(), "");
@@ -297,7 +297,7 @@ TEST(BackgroundJobTest, WorkThatRestsIsResumed) {
   work.await(JobState::finished);
 }
 
-// However long the limit lets it wait.
+// However long the limit makes it wait.
 TEST(BackgroundJobTest, ALimitedJobHearsOfEverything) {
   constexpr u64 slowest = 1;  // byte/s: a step lasts hours
   SteppedWork work;
@@ -357,7 +357,7 @@ TEST(BackgroundJobTest, RequestsAreAnsweredWhenTheNewStateIsKept) {
   SteppedWork work({.keeps_state = true});
   ASSERT_EQ(work.start(), "");
   EXPECT_EQ(work.kept(), std::vector<JobState>({JobState::running}));
-  // The answers come between steps, so none may be waited for.
+  // The answers come between steps, so the work must not wait for permits.
   work.allow_all_steps();
   ASSERT_EQ(work.job().pause(), "");
   EXPECT_EQ(work.kept().back(), JobState::paused);
@@ -365,7 +365,7 @@ TEST(BackgroundJobTest, RequestsAreAnsweredWhenTheNewStateIsKept) {
   EXPECT_EQ(work.kept().back(), JobState::running);
   ASSERT_EQ(work.job().cancel(), "");
   EXPECT_EQ(work.kept().back(), JobState::cancelled);
-  // It has ended, so that the next one can begin at once.
+  // It has ended, so the next one can begin at once.
   ASSERT_EQ(work.start(), "");
   work.await_run(2);
   work.job().stop();

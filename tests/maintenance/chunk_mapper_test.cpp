@@ -1,4 +1,4 @@
-// What the mapper brings within reach of an engine that is played here, and what it remembers of it.
+// What the mapper makes reachable for a simulated engine, and what it remembers of it.
 #include "maintenance/chunk_mapper.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using gpu4fs::test::PlayedEngine;
 constexpr u64 chunk_bytes = gpu4fs::test::PlayedPool::chunk_bytes;
 constexpr u64 device_bytes = gpu4fs::test::PlayedPool::device_bytes;
 
-// A mirrored pool on memory without a file, which is all there from the start.
+// A mirrored pool on memory without a file, which is present from the start.
 class ChunkMapperTest : public ::testing::Test {
  protected:
   ChunkMapperTest() {
@@ -30,7 +30,7 @@ class ChunkMapperTest : public ::testing::Test {
   const u8* column(u32 chunk, u32 device) const {
     return mounted_.setup.files[device].base() + mounted_.pool.chunks[chunk].columns[device].offset_bytes();
   }
-  // A mount reaches what is in front from the start.
+  // A mount reaches the front from the start.
   PlayedEngine::Range behind_front(u32 chunk, u32 device) const {
     const format::ChunkDescriptor& descriptor = mounted_.pool.chunks[chunk].descriptor;
     const u64 front = pool::header_front_bytes(descriptor);
@@ -116,7 +116,7 @@ TEST_F(ChunkMapperTest, GivesADeviceUpThatIsBeingFilledAndCannotBeReached) {
   EXPECT_FALSE(mapper.is_mapped(0));
 }
 
-// A check knows nothing of the chunk before, and needs the regions with pages alone.
+// A check knows nothing of the chunk before, and needs only the regions with pages.
 TEST_F(ChunkMapperTest, ReachesRegionsInUseForACheck) {
   ChunkMapper mapper(mounted_, session::ServerPurpose::check);
   const format::ChunkDescriptor& descriptor = mounted_.pool.chunks[0].descriptor;
@@ -136,7 +136,7 @@ TEST_F(ChunkMapperTest, ReachesRegionsInUseForACheck) {
   EXPECT_EQ(take_mapped(), (std::vector<PlayedEngine::Range>{{column(0, 0), length}, {column(0, 1), length}}));
 }
 
-// What does not hold anything is not filled, so it is not needed ahead.
+// Empty chunks are not filled, so they are not needed in advance.
 TEST_F(ChunkMapperTest, PreparesTheOtherColumnsOfChunksInUse) {
   mounted_.setup.files[0] = device::MappedFile::absent("played", false);
   mounted_.pool.devices[0].state = pool::MemberState::stale;

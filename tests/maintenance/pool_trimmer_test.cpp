@@ -1,4 +1,4 @@
-// The trimmer against an engine that is played: what it is told of chunks that the server does not know yet.
+// The trimmer with a simulated engine that reports chunks that the server does not know yet.
 #include "maintenance/trim/pool_trimmer.hpp"
 
 #include <gtest/gtest.h>
@@ -10,14 +10,14 @@
 namespace gpu4fs::maintenance::pool_trimmer_test {
 namespace {
 
-// Growth makes a chunk known to the engine first. Its regions stay as they are, but the engine is told that it may use
-// them again, and the pass goes on behind it.
+// Growth makes a chunk known to the engine first. Its regions stay unchanged, but the engine is told that it may use
+// them again, and the pass continues after it.
 TEST(PoolTrimmer, PassesOverChunksThatTheServerDoesNotKnowYet) {
   MountedPool mounted{pool::OpenedPool{}};
   mounted.setup.files.push_back(gpu4fs::test::make_memory_file(1 << 20));
   if (!mounted.setup.files[0].grows_with_use()) GTEST_SKIP() << "no file on a tmpfs can be had here";
   ChunkMapper mapper(mounted, session::ServerPurpose::mount);
-  // Gives the runs one after another.
+  // Returns the runs one after another.
   std::vector<wire::TrimResult> runs{{9, wire::trim_chunk_end, 0}, {7, 5, 2}, {0, 3, 3}};
   gpu4fs::test::PlayedHost host([&](const wire::Command& command) {
     ring::Completion done{};

@@ -1,4 +1,4 @@
-// Ranges of regions against the levels' own translation, page by page: all of a region's pages and parities, and
+// Ranges of regions compared with the levels' own translation, page by page: all of a region's pages and parities, and
 // nothing of another region.
 #include "maintenance/trim/region_ranges.hpp"
 
@@ -36,7 +36,7 @@ class RegionRanges : public ::testing::TestWithParam<Shape> {
       chunk_.size_bytes = (u64{24} << 20) * level.data_columns(chunk_.column_count);
     });
   }
-  // Of the region's pages, with the parities of their rows.
+  // The places of the region's pages, with the parities of their rows.
   std::set<Place> places_of(u64 region) const {
     std::set<Place> places;
     const raid::Geometry geometry = raid::geometry_of(chunk_);

@@ -1,4 +1,4 @@
-// The progress of a scrub as text: what is kept comes back, everything else is refused.
+// The progress of a scrub as text: a stored text gives the same progress, everything else is refused.
 #include "maintenance/scrub_progress.hpp"
 
 #include <gtest/gtest.h>

@@ -1,15 +1,14 @@
-// One of several that use a pool at a time, each in a folder of its own with one operation under way: what it does,
-// what the model says of it, and every state that a crash may leave its folder in.
+// One of several users of a pool, each in a folder of its own with one operation in progress: its operations, the
+// model's state, and every state in which a crash may leave its folder.
 //
 // The folder is the model's root (inode 1 there, `folder` in the engine). A step is an operation; the state after the
-// first i steps is state i. The last step may be under way, or have failed in a way that leaves open whether it
-// happened: then the state after it is one more candidate. A step that is a series of commits may be there in part,
-// even if it had ended: that is a candidate of the step's number, which whoever had seen the step's end does not
-// accept.
+// first i steps is state i. The last step may be in progress, or may have failed without showing whether it happened:
+// then the state after it is one more candidate. A step that is a series of commits may be present in part even if it
+// had ended. This state is a candidate with the step's number, but not if another actor had seen the step's end.
 //
-// Steps of several actors are ordered by what each had seen when it began: the number of steps of every actor that had
-// ended. A sync that is acknowledged promises those. After a crash each folder is in one of its states, none from
-// before its promise, and nobody's step is there without those that it had seen: survivors_problem().
+// Steps of several actors are ordered by what each had seen when it began: the number of ended steps of every actor. An
+// acknowledged sync promises these steps. After a crash each folder is in one of its states, none from before its
+// promise, and no step is present without those that it had seen: survivors_problem().
 #pragma once
 
 #include <algorithm>
@@ -36,12 +35,12 @@ inline SourceOptions actor_source_options() {
   return options;
 }
 
-// What a FileClient needs for any of an actor's operations.
+// The area that a FileClient needs for any of an actor's operations.
 inline constexpr u64 actor_area_bytes = u64{48} << 10;
 
 using StepCounts = std::vector<u64>;  // by actor
 
-// How many steps a state has; without `is_whole` a part only of the last one.
+// The number of steps of a state; without `is_whole` only a part of the last one.
 struct StepMatch {
   u64 count;
   bool is_whole;
@@ -60,13 +59,13 @@ class Actor {
 
   u64 folder() const { return folder_; }
   const PosixModel& model() const { return model_; }
-  // The pool may run full: writes may be short, and what a crash cut of them.
+  // The pool may become full: writes may be short, and a crash may cut them off.
   void set_tight() { is_tight_ = true; }
   u64 ended_count() const { return ended_count_; }
   bool is_under_way() const { return ended_count_ < steps_.size(); }
   bool is_uncertain() const { return uncertain_; }
 
-  // The next operation, in terms of the model. `seen` by it: of all actors.
+  // The next operation, in terms of the model. `seen`: the ended steps of all actors.
   const FileOperation& begin(StepCounts seen) {
     FileOperation op = source_.next(model_);
     // Others have inodes too.
@@ -94,9 +93,9 @@ class Actor {
            op.opcode == Opcode::truncate;
   }
 
-  // The operation under way has been answered. `client` still holds what it answered (nullptr: that is not compared).
-  // `doubtful`: errno values, beside those of the model, that leave open whether it happened; `refusals`: those that
-  // say that it did not. Answers what is wrong, "" for nothing.
+  // The operation in progress has been answered. `client` still has the answer's data (nullptr: they are not compared).
+  // `doubtful`: errno values, besides those of the model, that leave open whether it happened; `refusals`: those that
+  // say that it did not. Returns "" or the fault.
   std::string end(const client::Reply& reply, FileClient* client, const std::set<int>& doubtful = {},
                   const std::set<int>& refusals = {}) {
     const FileOperation& op = steps_.back().op;
@@ -118,7 +117,8 @@ class Actor {
     return "";
   }
 
-  // The folder's text now that nothing is under way: settles what was uncertain. "" if it is as it should be.
+  // Compares the folder's text when no operation is in progress, which settles what was uncertain. "" if it is as
+  // expected.
   std::string settle(const std::string& found, FileClient& client) {
     if (found == states_.back()) {
       if (uncertain_) note_end();
@@ -140,7 +140,7 @@ class Actor {
 
   void promise(u64 step_count) { promised_ = std::max(promised_, step_count); }
 
-  // Of what a crash may have left, the steps that explain it, by their count: empty for none.
+  // The steps that explain a state after a crash, by their count; empty if there is no explanation.
   std::vector<StepMatch> matches(const std::string& found) const {
     std::vector<StepMatch> list;
     for (u64 i = promised_; i < states_.size(); ++i) {
@@ -165,9 +165,9 @@ class Actor {
   }
   const StepCounts& seen_by(u64 step) const { return steps_[step].seen; }
 
-  // An operation on contents that failed may have changed a part of the file, and so may a series of commits that a
-  // crash cut, under way or ended and not promised: a fallocate or a write where space is tight
-  // (docs/internals/durability.md). Before matches() and survive().
+  // A failed operation on contents may have changed a part of the file. So may a series of commits that a crash
+  // interrupted, in progress or ended and not promised: a fallocate, or a write if space is tight
+  // (docs/internals/durability.md). Call it before matches() and survive().
   void consider_mixtures(FileClient& client) {
     mixtures_.clear();
     for (u64 i = promised_; i < steps_.size(); ++i) {
@@ -185,7 +185,7 @@ class Actor {
     }
   }
 
-  // After a crash that left `step_count` steps and this text: goes on from there. "" or what is wrong.
+  // Continues after a crash that left `step_count` steps and this text. Returns "" or the fault.
   std::string survive(u64 step_count, const std::string& found, FileClient& client) {
     PosixModel model = models_[std::min(step_count, ended_count_)];
     if (step_count > ended_count_ || states_[step_count] != found) {
@@ -229,8 +229,8 @@ class Actor {
     return (is_series && is_tight_) || (!has_ended && (uncertain_ || is_tight_));
   }
 
-  // What the file of `op` holds now, in the state `before`, if each byte of it is one of `before` or `after`; with
-  // fallocate each page, of which a commit is made, and the size last of all.
+  // The current state of the file of `op`, if each byte of it is one of `before` or `after`. With fallocate each page
+  // must be, because commits consist of pages, and the size comes last.
   std::optional<PosixModel> mixture_of(const FileOperation& op, const PosixModel& before, const PosixModel& after,
                                        FileClient& client) const {
     const u64 number = op.opcode == wire::Opcode::copy_range ? op.second_inode : op.inode;
@@ -293,7 +293,7 @@ class Actor {
     return model_.expect(op).count(0) == 0 || state_after(op) == states_.back();
   }
 
-  // As if the operation succeeded whole; what it creates gets a number that nobody has.
+  // The state after the operation, as if it had succeeded completely; a created inode gets an unused number.
   PosixModel model_after_op(const FileOperation& op) const {
     PosixModel model = model_;
     if (model.expect(op).count(0) == 0) return model;
@@ -354,7 +354,7 @@ class Actor {
     return fmt::format("the folder holds\n{}instead of\n{}", found, states_[state]);
   }
 
-  // The model gets the engine's inode numbers, by looking up every name.
+  // Gives the model the engine's inode numbers, by looking up every name.
   std::string renumber(FileClient& client) {
     std::map<u64, u64> number_of = {{PosixModel::root, PosixModel::root}};
     const std::string problem = look_up(client, PosixModel::root, number_of);
@@ -403,13 +403,13 @@ class Actor {
   std::vector<Candidate> mixtures_;
 };
 
-// What crashed pools hold of each actor's folder, in the order of `actors`. Fills in the number of steps that each is
-// taken to have kept. "" or what is wrong.
+// The content of each actor's folder in crashed pools, in the order of `actors`. Sets the number of steps that each has
+// kept. Returns "" or the fault.
 inline std::string survivors_problem(const std::vector<const Actor*>& actors, const std::vector<std::string>& found,
                                      std::vector<u64>* kept) {
   struct Range {
-    u64 least;  // steps that are there at least, one perhaps in part
-    u64 whole;  // as many may be there, none of them in part
+    u64 least;  // steps that must be present, possibly one in part
+    u64 whole;  // this number may be present, none of them in part
   };
   std::vector<Range> ranges;
   for (std::size_t i = 0; i < actors.size(); ++i) {

@@ -1,4 +1,4 @@
-// What an actor takes for a state that a crash may leave: some operations may be there in part, even if they had ended.
+// The states that an actor accepts after a crash: some operations may be present in part, even if they had ended.
 #include <gtest/gtest.h>
 
 #include "model/actor.hpp"
@@ -32,7 +32,7 @@ class ActorTest : public ::testing::Test {
     op.mode = zero_range;
     return op;
   }
-  // The actor hears that `told` was done.
+  // The actor learns that `told` was done.
   void tell(const FileOperation& told) {
     actor_.begin({}, told);
     EXPECT_EQ(actor_.end({Status::ok, told.opcode == wire::Opcode::write ? told.length : 0}, nullptr), "");

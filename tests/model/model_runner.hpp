@@ -1,4 +1,4 @@
-// Runs operations on a pool and on the model side by side and compares after each.
+// Runs operations on a pool and on the model in parallel and compares after each.
 #pragma once
 
 #include <ctime>
@@ -15,7 +15,7 @@ namespace gpu4fs::test {
 template <class Pool>
 class ModelRunner {
  public:
-  // `tight`: the pool may run out of space where the model does not.
+  // `tight`: the pool may become full where the model does not.
   ModelRunner(Pool& pool, bool tight) : pool_(pool), tight_(tight), start_seconds_(std::time(nullptr)) {
     open();
     durable_model_ = model_;
@@ -24,7 +24,7 @@ class ModelRunner {
 
   PosixModel& model() { return model_; }
   u64 refused_count() const { return refused_count_; }
-  // What differs, empty: nothing. The operations before it are in history().
+  // The difference, empty: none. The operations before it are in history().
   const std::string& difference() const { return difference_; }
   std::string history() const {
     std::string text;
@@ -32,7 +32,7 @@ class ModelRunner {
     return text;
   }
 
-  // False when engine and model differ.
+  // False if engine and model differ.
   bool step(const FileOperation& op) {
     recent_.push_back(to_text(op));
     if (recent_.size() > 12) recent_.pop_front();
@@ -44,7 +44,7 @@ class ModelRunner {
     const bool refused = tight_ && error == ENOSPC && expected.count(error) == 0;
     if (refused) follow_refused(op);
     if (op.opcode == wire::Opcode::reclaim) {
-      // Of something that is no orphan: any answer, and nothing happens.
+      // For an inode that is not an orphan: any answer is right, and nothing happens.
       const ModelNode* node = model_.find(op.inode);
       if (node != nullptr && node->link_count == 0 && error != 0) return differ("reclaim fails");
     } else if (expected.count(error) == 0 && !refused) {
@@ -76,7 +76,7 @@ class ModelRunner {
     return reopen(model_);
   }
   bool crash() {
-    // The comparison reads, and keeping access times may have needed a checkpoint; nothing else happened since.
+    // The comparison reads, and updating access times may have needed a checkpoint; nothing else has happened since.
     close();
     if (pool_.crash() != epoch_seen_) durable_model_ = model_;
     return reopen(durable_model_);
@@ -129,7 +129,7 @@ class ModelRunner {
     return sync();
   }
 
-  // Before the space ran out, times may have become new and set-id bits may have gone, as on Linux.
+  // Before the space was exhausted, times may have changed and set-id bits may have been removed, as on Linux.
   void follow_refused(const FileOperation& op) {
     ++refused_count_;
     for (const u64 number : {op.inode, op.second_inode}) {
@@ -165,7 +165,7 @@ class ModelRunner {
     return at != entries.end() && at->second == number;
   }
 
-  // What a successful operation answers.
+  // The expected result of a successful operation.
   std::string result_difference(const FileOperation& op, u64 result) {
     using wire::Opcode;
     const ModelNode* node = model_.find(op.inode);
@@ -294,7 +294,7 @@ class ModelRunner {
     return "";
   }
 
-  // Observed times follow; `rule` says what had to change since they were observed last.
+  // Updates the observed times; `rule` says what had to change since the last observation.
   bool check_times(u64 number, const TimeRule& rule, const FileOperation& op) {
     if (model_.find(number) == nullptr) return true;
     if (client_->simple(wire::Opcode::getattr, number).status != Status::ok) return differ("getattr fails");
@@ -306,7 +306,7 @@ class ModelRunner {
       if ((rule.must & bit) != 0 && now.seconds[i] < start_seconds_ - 2) {
         return differ(fmt::format("time {} of inode {} is {}, an old one", i, number, now.seconds[i]));
       }
-      // Reading for the comparison changes access times.
+      // Reads for the comparison change access times.
       const bool may_change = ((rule.must | rule.may) & bit) != 0 || bit == time_access;
       if (may_change || before == observed_.end()) continue;
       if (before->second.seconds[i] != now.seconds[i] || before->second.nanoseconds[i] != now.nanoseconds[i]) {
@@ -351,7 +351,7 @@ class ModelRunner {
     return "";
   }
 
-  // All of a file: what lies near data, and that the engine has nothing elsewhere.
+  // The whole file: the parts near data, and that the engine has nothing elsewhere.
   std::string content_difference(u64 number, const ModelNode& node) {
     constexpr u64 dense = u64{6} << 20;
     const std::string found = range_difference(number, node, 0, dense);
@@ -446,8 +446,8 @@ class ModelRunner {
     return true;
   }
 
-  // A checkpoint that the engine made on its own may have caught the operation half done; another one makes
-  // the durable state exact.
+  // A checkpoint that the engine made on its own may contain a part of the operation; another one makes the durable
+  // state exact.
   bool follow_epoch(const FileOperation& op) {
     const u64 epoch = pool_.durable_epoch();
     const bool is_sync = op.opcode == wire::Opcode::sync || op.opcode == wire::Opcode::fsync;

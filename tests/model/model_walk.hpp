@@ -1,4 +1,5 @@
-// Random walks over a pool and its model: the variants, and how one is run. Any engine, any test framework.
+// Random walks over a pool and its model: the variants, and the code that runs one. For any engine and any test
+// framework.
 //
 // Environment: GPU4FS_MODEL_SEED and GPU4FS_MODEL_STEPS repeat a walk, GPU4FS_TEST_SCALE shortens all.
 #pragma once
@@ -22,16 +23,16 @@ struct ModelVariant {
   SourceOptions source;
   bool tight;
   u64 crash_every = 211;
-  u64 sync_every = 0;  // 0: only when the source says so
+  u64 sync_every = 0;  // 0: only when the source requests it
 
   friend std::ostream& operator<<(std::ostream& out, const ModelVariant& variant) { return out << variant.name; }
 };
 
 struct ModelOutcome {
   std::string difference;  // empty: none
-  u64 steps = 0;           // done, the one that differed included
+  u64 steps = 0;           // executed ones, including the one with the difference
   u64 refused = 0;
-  u64 replayed = 0;  // operations that recoveries carried out again
+  u64 replayed = 0;  // operations that recoveries replayed
   std::string history;
 
   std::string how_to_repeat(const ModelVariant& variant) const {
@@ -87,7 +88,7 @@ inline std::vector<ModelVariant> model_variants() {
   return list;
 }
 
-// With the length and seed that the environment wants.
+// With the length and seed in the environment.
 inline ModelVariant as_asked_for(ModelVariant variant) {
   const auto number = [](const char* name, u64 otherwise) {
     const char* text = std::getenv(name);
@@ -104,8 +105,8 @@ inline FileOperation sync_operation() {
   return op;
 }
 
-// Steps, with full comparisons, remounts, crashes and checks of the medium in between, and one of each at the
-// end. Walks no further after `limit`.
+// Steps, with full comparisons, remounts, crashes and checks of the medium in between, and one of each at the end.
+// Stops at `limit`.
 template <class Pool>
 ModelOutcome run_model_walk(
     const ModelVariant& variant, ModelFlaw flaw = ModelFlaw::none,

@@ -1,4 +1,4 @@
-// Random operations over a bounded set of names, chosen by what the model holds.
+// Random operations over a limited set of names, chosen according to the model's content.
 #pragma once
 
 #include <vector>
@@ -12,17 +12,17 @@ namespace gpu4fs::test {
 struct SourceOptions {
   u64 offset_max = u64{3} << 20;  // of writes
   u64 length_max = u64{256} << 10;
-  u64 big_length = u64{2500} << 10;  // now and then
+  u64 big_length = u64{2500} << 10;  // from time to time
   bool sparse = true;                // far offsets
   bool zero_ranges = true;
-  bool whiteouts = false;             // who runs them tells the model the numbers that they get
-  u32 node_max = 40;                  // then more is removed than made
+  bool whiteouts = false;             // the caller tells the model the numbers that they get
+  u32 node_max = 40;                  // above this more is removed than created
   u32 name_count = 7;                 // different names in a directory, and as many long ones
-  u32 directory_max = 1000;           // of these more are not made
-  u32 make_percent = 24;              // how often something is made
+  u32 directory_max = 1000;           // limit of directories
+  u32 make_percent = 24;              // how often something is created
   bool flags = false;                 // inodes become immutable and append-only for a while
   u64 attribute_max = 65537;          // bytes of the greatest attribute, and one more
-  std::vector<std::string> profiles;  // that files may ask for; none: nobody does
+  std::vector<std::string> profiles;  // that files may request; empty: none
 };
 
 // Bytes of a write, from its seed.
@@ -87,7 +87,7 @@ class OperationSource {
   using Opcode = wire::Opcode;
 
   u64 pick(const std::vector<u64>& numbers) {
-    // Now and then something that does not fit.
+    // Occasionally a number that does not fit.
     if (numbers.empty() || below(40) == 0) return numbers_[below(numbers_.size())];
     return numbers[below(numbers.size())];
   }
@@ -335,7 +335,7 @@ class OperationSource {
 
   void change_flags(FileOperation& op) {
     op.mask = format::set_flags;
-    // Mostly those that are there go.
+    // Mostly existing ones are removed.
     const u32 flags[] = {0,
                          0,
                          0,

@@ -13,8 +13,8 @@
 namespace gpu4fs::test::random_walk_test {
 namespace {
 
-// Nearly full, so that pages of partly used stripes are given out. That makes the log durable, which a crash of the
-// walk does not expect.
+// Nearly full, so pages of partly used stripes are allocated. This makes the log durable, which a crash of the walk
+// does not expect.
 std::vector<ModelVariant> full_variants() {
   std::vector<ModelVariant> list;
   for (const auto& [profile, devices, seed] : {std::tuple{"raid5+raid1", 3u, 22u}, {"raid6+raid1c3", 5u, 23u}}) {
@@ -34,7 +34,7 @@ std::vector<ModelVariant> full_variants() {
   return list;
 }
 
-// The shared variants, with what only the CPU engine has.
+// The shared variants, and those that only the CPU engine has.
 std::vector<ModelVariant> random_variants() {
   std::vector<ModelVariant> list = model_variants();
   ModelVariant three{"three_workers", 2, 2000, {}, {}, false};
@@ -42,7 +42,7 @@ std::vector<ModelVariant> random_variants() {
   three.pool.config.inline_transfer_pages = 2;  // most transfers fan out
   three.pool.config.task_pages = 3;
   list.push_back(three);
-  // Emulated warps take milliseconds a command.
+  // Emulated warps take milliseconds for each command.
   ModelVariant warp{"one_warp", 8, 70, {}, {}, false};
   warp.pool.warp_count = 1;
   warp.pool.memory = {.frame_count = 400, .staging_count = 256, .shard_count = 2};
@@ -120,12 +120,12 @@ TEST_P(RandomWalk, EngineAndModelAgree) {
 INSTANTIATE_TEST_SUITE_P(Variants, RandomWalk, ::testing::ValuesIn(random_variants()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
-// A model with one wrong rule is found out: the comparison sees what it should.
+// A model with one wrong rule is detected, so the comparison works.
 class Canary : public ::testing::TestWithParam<ModelFlaw> {};
 
 TEST_P(Canary, WrongRuleIsNoticed) {
   ModelOutcome outcome;
-  // The walks of smaller seeds meet some of the rules only after thousands of steps.
+  // The walks of smaller seeds reach some of the rules only after thousands of steps.
   for (u64 seed = 3; seed <= 7 && outcome.difference.empty(); ++seed) {
     outcome = run_model_walk<TestPool>({"canary", seed, 1500, {}, {}, false}, GetParam());
   }

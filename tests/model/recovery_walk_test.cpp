@@ -1,5 +1,5 @@
-// Random operations against a POSIX model with a sync every few of them and a crash every few more: what a mount
-// recovers from the operation log is the state as of the last sync.
+// Random operations compared with a POSIX model, with a sync every few operations and a crash every few more: a mount
+// recovers the state of the last sync from the operation log.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Turns the mutants of src/base/mutant_list.hpp on, one by one, and runs the tests that have to notice each.
+"""Enables the mutants of src/base/mutant_list.hpp one by one, and runs the tests that have to notice each.
 
 A mutant is killed if its tests fail with it, end by a signal, or do not end in time. It survives if they pass; if they
-did not even come to the mutated expression, it is said to be not reached. Before that the tests run without a mutant
-and have to pass (the canary): so a failure is the mutant's. Exits with 0 if all chosen mutants were killed.
+did not reach the mutated expression, it is reported as not reached. Before that the tests run without a mutant and have
+to pass (the canary), so a failure is caused by the mutant. Exits with 0 if all chosen mutants were killed.
 """
 import argparse
 import dataclasses
@@ -46,7 +46,7 @@ def read_list(text: str) -> list[Mutant]:
 
 
 def gtest_filter(tests: str) -> str:
-    """Tests with parameters have their prefix in front, and the parameter behind."""
+    """Tests with parameters have a prefix before the name and the parameter after it."""
     parts = tests.split(":")
     return ":".join([*parts, *(f"*/{part}" for part in parts), *(f"*/{part}/*" for part in parts)])
 
@@ -57,7 +57,7 @@ def program_path(build: pathlib.Path, program: str) -> pathlib.Path:
 
 def run_tests(build: pathlib.Path, program: str, tests: str, mutant: str, limit_s: float) -> Outcome:
     """`mutant`: empty for none."""
-    # What a program leaves behind that ends suddenly goes with the folder.
+    # Files of a program that ends suddenly are removed with the folder.
     with tempfile.TemporaryDirectory(prefix="gpu4fs_mutant_", dir=MEMORY) as folder:
         reached = pathlib.Path(folder) / "reached"
         environment = dict(os.environ, GPU4FS_MUTANT=mutant, GPU4FS_MUTANT_REACHED=str(reached), TMPDIR=folder,
@@ -92,7 +92,7 @@ def run_tests(build: pathlib.Path, program: str, tests: str, mutant: str, limit_
 
 
 def has_tests(build: pathlib.Path, mutant: Mutant) -> bool:
-    """A build may have a part of the tests only."""
+    """A build may have only a part of the tests."""
     program = program_path(build, mutant.program)
     if not program.exists():
         return False
@@ -156,7 +156,7 @@ class Runner:
 
 
 def check_list(mutants: list[Mutant], sources: dict[str, str]) -> list[str]:
-    """Every row stands in the source once, and has a sentence."""
+    """Every row is used in the source once, and has a sentence."""
     uses: dict[str, list[str]] = {}
     for path, text in sources.items():
         for name in USE.findall(text):
@@ -179,11 +179,11 @@ def read_sources() -> dict[str, str]:
 
 
 def has_mutants(program: pathlib.Path) -> bool:
-    """The name of the variable of the environment that turns one on."""
+    """The name of the environment variable that enables one."""
     return b"GPU4FS_MUTANT" in program.read_bytes()
 
 
-# A test program for the self-test: gtest's words, and a mutant that does what its name says.
+# A test program for the self-test: gtest's output, and a mutant that behaves as its name says.
 FAKE = r"""#!/bin/sh
 touch_it() { [ -n "$GPU4FS_MUTANT_REACHED" ] && : >"$GPU4FS_MUTANT_REACHED"; }
 case "$1" in *None*) echo "[==========] 0 tests from 0 test suites ran. (0 ms total)"; exit 0;; esac

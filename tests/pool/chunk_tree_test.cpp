@@ -1,4 +1,4 @@
-// The chunk tree against std::map, with its structure looked at after each step; crashes between any two of its
+// The chunk tree compared with a std::map, with its structure checked after each step; crashes between any two of its
 // writes; replicas that disagree; many chunks.
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ bool is_same(const TreeModel& a, const TreeModel& b) {
          });
 }
 
-// What the model says is found at an address.
+// The model's chunk at an address.
 const OpenedChunk* find_in(const TreeModel& model, u64 address) {
   auto above = model.upper_bound(address);
   if (above == model.begin()) return nullptr;
@@ -220,7 +220,7 @@ TEST(ChunkTreeTest, ACrashAtAnyWriteLeavesTheOldTreeOrTheNew) {
     for (std::size_t count = 0; count <= writes.size(); ++count) {
       TreeMedium medium = after_writes(before, writes, count, true);
       ASSERT_EQ(check_all(medium, old_root, walk.epoch - 1, old_model), "") << round << ", write " << count;
-      // It goes on from there, over what the lost epoch left behind.
+      // It continues from there, over the remains of the lost epoch.
       ChunkTree tree(medium, old_root, walk.epoch - 1);
       TreeModel model = old_model;
       tree.erase(model.begin()->first);
@@ -254,7 +254,7 @@ TEST(ChunkTreeTest, ARolledBackChangeLeavesNoTrace) {
   EXPECT_EQ(check_all(walk.medium, walk.root, walk.epoch, walk.model), "");
 }
 
-// Replica 1 misses what `change` writes.
+// Replica 1 misses the writes of `change`.
 TEST(ChunkTreeTest, OfReplicasThatDifferTheNewerIsRightAndTheOtherIsRepaired) {
   TreeWalk walk(2, 64, 17);
   for (u32 i = 0; i < 300; ++i) ASSERT_NO_FATAL_FAILURE(walk.change(3000, 2, true));
@@ -321,7 +321,7 @@ TEST(ChunkTreeTest, ANewReplicaGetsEveryNode) {
   EXPECT_EQ(TreeChecker(one, 1, tree.root(), walk.epoch).check(walk.model), "");
 }
 
-// Nodes with checksums that hold and any content: an error or a tree, never more.
+// Nodes with right checksums and any content: an error or a tree, nothing else.
 TEST(ChunkTreeTest, HostileNodesAreRefused) {
   TreeWalk walk(1, 64, 29);
   for (u32 i = 0; i < 400; ++i) ASSERT_NO_FATAL_FAILURE(walk.change(3000, 3, true));

@@ -1,4 +1,4 @@
-// Devices that are locked by others: what is waited for, and that nothing is held meanwhile.
+// Devices that are locked by others: which locks are waited for, and that no lock is held meanwhile.
 #include "pool/lock_wait.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The logical space is built from what the medium says, so every bound is tried.
+// The logical space is built from untrusted data of the medium, so every bound is tested.
 #include "pool/logical_space/logical_space.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What block devices are made of, in a folder that looks like sysfs: an own mount is found however deep it lies.
+// The underlying devices of block devices, in a folder that looks like sysfs: an own mount is found at any depth.
 #include "pool/own_mounts.hpp"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class OwnMounts : public ::testing::Test {
   std::string find(u32 major_number, u32 minor_number) {
     return find_own_mount_below(makedev(major_number, minor_number), folder_);
   }
-  // As if this process served what the folder lies in.
+  // As if this process served the mount of the folder.
   void own_the_folder() {
     struct stat state {};
     ASSERT_EQ(::stat(folder_.c_str(), &state), 0);
@@ -94,7 +94,7 @@ TEST_F(OwnMounts, AreNotFoundWhereThereAreNone) {
   EXPECT_EQ(find_own_mount(folder_ / "image"), "");
   own_the_folder();
   EXPECT_EQ(find(900, 5), "");
-  // Nothing ends in a circle.
+  // No search loops.
   add_device("dm-5", "900:5");
   add_device("dm-6", "900:6");
   put_below("dm-5", "dm-6");

@@ -1,4 +1,4 @@
-// Sets of pages as runs, against a plain set.
+// Sets of pages as runs, compared with a plain set.
 #include "pool/page_runs.hpp"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(PageRuns, AgreesWithASetOfPages) {
       const u64 length = random() % 20;
       const std::set<u64> within(model.lower_bound(from), model.lower_bound(from + length));
       ASSERT_EQ(pages_of(runs.within(from * page_size, length)), within);
-      // Runs that touch are one.
+      // Adjacent runs are joined.
       u64 seams = 0;
       for (const u64 page : model) seams += model.count(page + 1) == 0 ? 1 : 0;
       ASSERT_EQ(runs.run_count(), seams);

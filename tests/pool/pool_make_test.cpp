@@ -1,5 +1,4 @@
-// mkfs against the format: numbers counted by hand, checksums by libxxhash, refusals that write
-// nothing.
+// mkfs compared with the format: numbers calculated by hand, checksums by libxxhash, refusals that write nothing.
 #include "pool/pool_make.hpp"
 #include "pool/chunk_shape.hpp"
 
@@ -217,7 +216,7 @@ TEST(PoolLayout, columns_of_a_chunk_are_on_different_devices_of_most_room) {
         EXPECT_LE(used[other], layout.parts[other].chunk_area_granules);
       }
     }
-    // Another chunk of the smallest shape does not fit anywhere.
+    // Another chunk of the smallest shape fits nowhere.
     u32 with_room = 0;
     for (u32 i = 0; i < devices.size(); ++i) {
       if (layout.parts[i].chunk_area_granules - used[i] >= layout.chunks.back().column_granules()) ++with_room;
@@ -280,7 +279,7 @@ TEST(PoolLayout, profiles_get_their_shares) {
   EXPECT_NEAR(part(format::Profile::raid5), 0.7, 0.03);
   EXPECT_NEAR(part(format::Profile::raid0), 0.2, 0.03);
   EXPECT_EQ(granules.size(), 3u);
-  // The pool is small: each gets a chunk, or it is refused.
+  // The pool is small: each profile gets a chunk, or the pool is refused.
   const std::vector<NamedSize> small(4, {"device", 32 * mib});
   EXPECT_GE(compute_layout(small, 8 * mib, 0, shares).chunks.size(), 3u);
   const std::vector<NamedSize> smallest(4, {"device", 12 * mib});
@@ -385,7 +384,7 @@ TEST(PoolMake, an_error_of_the_last_device_leaves_the_others_untouched) {
     EXPECT_TRUE(contains(message, folder / bad)) << message;
     EXPECT_EQ(read_bytes(folder / "a", 0, 32 * mib), std::vector<u8>(32 * mib)) << bad;
   }
-  // A file that would have been created is not left behind either.
+  // A file that would have been created is not left either.
   error_of([&] { make_pool(pool_options({folder / "new", folder / "small"}, 32 * mib)); });
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
 }

@@ -1,4 +1,4 @@
-// Opening pools: choosing the epoch, members, and hostile images.
+// Opening pools: choosing the epoch, members, and manipulated images.
 #include "pool/pool_open.hpp"
 
 #include <gtest/gtest.h>
@@ -192,7 +192,7 @@ TEST(PoolOpen, features_decide_who_may_mount) {
   EXPECT_TRUE(contains(open_error({path}), "unknown incompatible features 0x40"));
 }
 
-// One damaged field each, with a fitting checksum: the message must name it.
+// One damaged field each, with the right checksum: the message must name it.
 TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
   const std::vector<std::pair<std::function<void(format::Superblock&)>, std::string>> changes = {
       {[](auto& s) { s.version = 1; }, "has format version 1, this program reads and writes version 2 only"},
@@ -264,7 +264,7 @@ TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
   EXPECT_NO_THROW(open_pool(open_options({path})));
 }
 
-// Going back to the older slot would undo what a newer version did.
+// Using the older slot would undo the changes of a newer version.
 TEST(PoolOpen, a_slot_of_a_newer_version_hides_nothing) {
   const TemporaryFolder folder;
   const std::string path = folder / "a";
@@ -285,7 +285,7 @@ TEST(PoolOpen, a_superblock_in_the_wrong_place_is_refused) {
   const std::string path = folder / "a";
   const format::Superblock made = make_pool(pool_options({path}, 32 * mib));
   const std::vector<u8> zeros(page_size);
-  // Copied to the other slot the seed differs; resealed for it the epoch does not fit.
+  // In the other slot the seed differs; with a recomputed checksum the epoch does not fit.
   write_bytes(path, format::superblock_offset_a, &made, sizeof(made));
   write_bytes(path, slot_b, zeros.data(), zeros.size());
   EXPECT_TRUE(contains(open_error({path}), "slot A: checksum"));
@@ -318,7 +318,7 @@ TEST(PoolOpen, a_bad_tree_replica_is_passed_over) {
   EXPECT_TRUE(contains(message, paths[0]) && contains(message, paths[1])) << message;
 }
 
-// Damage with a fitting checksum to the only leaf of a small pool.
+// Damage with the right checksum to the only leaf of a small pool.
 TEST(PoolOpen, the_chunk_tree_is_bounded) {
   struct Leaf {
     format::ChunkTreeNode node;
@@ -399,8 +399,8 @@ TEST(PoolOpen, tree_loops_end) {
   }
 }
 
-// Random damage to the areas that open_pool reads: it either opens or throws PoolError. Half of the
-// rounds reseal the page, so that the damage gets behind the checksum.
+// Random damage to the areas that open_pool reads: it either opens or throws PoolError. Half of the rounds recompute
+// the checksum, which then does not reveal the damage.
 TEST(PoolOpen, random_damage_is_an_error_or_harmless) {
   const TemporaryFolder folder;
   const std::string path = folder / "a";

@@ -1,4 +1,5 @@
-// Memory that is got ahead: all of the ranges, nothing else, with what was there; and a medium without room says so.
+// Memory that is allocated in advance: all of the ranges, nothing else, with the existing content; a medium without
+// room reports it.
 #include "pool/prefault.hpp"
 
 #include <fcntl.h>
@@ -34,7 +35,7 @@ class MemoryAhead : public ::testing::Test {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  // A tmpfs at "small"; false if there is none to be had.
+  // A tmpfs at "small"; false if none is available.
   bool mount_small(const char* size) {
     std::filesystem::create_directory(folder_ / "small");
     is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, size) == 0;
@@ -88,7 +89,7 @@ TEST_F(MemoryAhead, AMediumWithoutRoomSaysSo) {
   }
 }
 
-// Each of two files wants more than half of the medium at the same time.
+// Both files request more than half of the medium at the same time.
 TEST_F(MemoryAhead, ARangeIsTakenWholeOrNotAtAll) {
   if (!mount_small("size=64m")) GTEST_SKIP() << "a tmpfs cannot be mounted here";
   for (u32 round = 0; round < 5; ++round) {
@@ -128,8 +129,8 @@ TEST_F(MemoryAhead, WhatARefusedRangeHoldsStays) {
   EXPECT_EQ(allocated_bytes(path), 20 * mega);
 }
 
-// A page of it has its block and is not touched yet, which the system takes for a hole. While the rest is got it is
-// written, and somebody else takes the room.
+// One of its pages has a block and was not touched yet, so the system takes it for a hole. While the rest is being
+// allocated, the page is written, and another user takes the room.
 TEST_F(MemoryAhead, WhatIsWrittenInARangeInUseStays) {
   if (!mount_small("size=128m")) GTEST_SKIP() << "a tmpfs cannot be mounted here";
   bool was_refused = false;
