@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What `make install` installs: that it is complete, that its links lead to the program, and that the completions offer
-what the help texts name."""
+"""The files of `make install`: they are complete, the links lead to the program, and the completions offer everything
+in the help texts."""
 import os
 import pathlib
 import re
@@ -52,7 +52,7 @@ class InstallTest(unittest.TestCase):
             self.assertIn(f"\n  {verb} ", run(str(self.root / "bin/gpu4fs"), "--help"))
 
     def complete(self, *words: str) -> list[str]:
-        """What bash offers for the last of `words`, with the completion that it would load for the first."""
+        """The completions of bash for the last of `words`, with the script that it would load for the first."""
         script = self.root / "share/bash-completion/completions" / words[0]
         code = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _gpu4fs; '
                 'printf "%s\\n" "${COMPREPLY[@]}"')

@@ -29,7 +29,7 @@ def fill(path, mode, rows):
 
 
 def write_together(path, threads, rows):
-    """Several connections that insert at the same time; SQLite's locks must keep them apart."""
+    """Several connections that insert at the same time; SQLite's locks must separate them."""
     failures = []
 
     def insert(part):

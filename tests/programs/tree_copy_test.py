@@ -28,7 +28,7 @@ def generate(root):
         file.write(b"end")
     os.mkfifo(os.path.join(root, "fifo"))
     os.mkdir(os.path.join(root, "empty"), 0o700)
-    # Far from now: rsync takes times of the same second for equal.
+    # Far from the current time: rsync considers times in the same second equal.
     moment = 10**18
     for folder, folders, files in os.walk(root, topdown=False):
         for name in files + folders + ["."]:

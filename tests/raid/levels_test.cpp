@@ -1,5 +1,5 @@
-// Levels of redundancy: where pages lie, and what comes back when some of those places are damaged. Every level and
-// number of members, on all groups.
+// Levels of redundancy: the places of pages, and recovery from damage to some of them. Every level and number of
+// members, on all groups.
 #include "raid/levels/levels.hpp"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class Levels : public ::testing::TestWithParam<test::LevelShape> {
   const ChunkState& chunk() { return space().chunks[0]; }
   u64 address(u64 page) { return chunk().base_address + page * page_size; }
   u8* medium(u64 page, u32 copy) { return page_memory(space(), {0, 0, page}, copy); }
-  // Pages [first, first + count) become busy, as if allocated.
+  // Pages [first, first + count) become busy, as if they were allocated.
   void take(u64 first, u64 count) {
     for (u64 page = first; page < first + count; ++page) {
       chunk().bitmaps.busy[page / 64] |= u64{1} << (page % 64);
@@ -119,10 +119,10 @@ TEST_P(Levels, RunsComeBackAndStandInAllCopies) {
   });
 }
 
-// Every set of damaged copies of which one is left: reading finds it and repairs the others.
+// Every set of damaged copies that leaves one good copy: a read finds it and repairs the others.
 TEST_P(Levels, DamagedCopiesAreReplacedWhileReading) {
   const u32 copies = chunk().copy_count;
-  const std::vector<u8> bytes = write_random(62, 4, 7);  // neighbours prefer different copies
+  const std::vector<u8> bytes = write_random(62, 4, 7);  // adjacent pages prefer different copies
   u64 repairs = 0;
   on_all_groups([&](auto g) {
     for (u32 damaged = 1; damaged + 1 < 1u << copies; ++damaged) {
@@ -137,7 +137,7 @@ TEST_P(Levels, DamagedCopiesAreReplacedWhileReading) {
         EXPECT_EQ(read_pages(g, space(), address(62), 4, to, PageUse::data), Status::ok);
         on_leader(g, [&] {
           EXPECT_EQ(std::memcmp(to, bytes.data(), bytes.size()), 0);
-          // Copies that no read came across stay as they are.
+          // Copies that no read has found stay unchanged.
           for (u32 copy = 0; copy < copies; ++copy) {
             for (u64 found = find_mismatches(Lane{}, space(), 0, copy, 62, 0xf); found != 0; found &= found - 1) {
               const PageLocation location{0, 0, 62 + count_trailing_zeros(found)};
@@ -174,8 +174,8 @@ TEST_P(Levels, DamageBeyondTheLevelIsAnErrorOfThatPageAlone) {
   EXPECT_EQ(space().damage->entries[0].address, address(11));
 }
 
-// Every set of devices that the level can do without: nothing is read from them or written to them any more, their
-// memory need not even be there, and what is written meanwhile is right. One more cannot be given up.
+// Every set of devices that the level can lose: they are neither read nor written, their memory need not exist, and
+// data that is written meanwhile is right. One more cannot be given up.
 TEST_P(Levels, LostDevicesAreDoneWithout) {
   const u32 redundancy = chunk().redundancy;
   const u32 members = space().device_count;
@@ -231,7 +231,7 @@ TEST_P(Levels, LostDevicesAreDoneWithout) {
   }
 }
 
-// A partial write reads the old page from whatever copy is good, in place or to a new page.
+// A partial write reads the old page from any good copy, in place or to a new page.
 TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
   std::vector<u8> bytes = write_random(20, 1, 11);
   take(21, 1);
@@ -253,8 +253,9 @@ TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
   });
 }
 
-// Each copy of the header area damaged in turn, at each of its parts (epoch 2 lies in slot B): the chunk loads as it
-// was, and the copy stands there again behind that. What only one column has is lost with it, and its loss is known.
+// Each copy of the header area is damaged in turn, in each of its parts (epoch 2 is in slot B): the chunk loads with
+// its old state, and the copy is repaired afterwards. A part that only one column has is lost, and its loss is
+// detected.
 TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
@@ -274,7 +275,7 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
     for (const u64 part : {u64{0}, layout.bitmap_b_page, layout.bitmap_b_page + 1, table, descriptors}) {
       SCOPED_TRACE("column " + std::to_string(column) + " page " + std::to_string(part));
       SpaceFixture damaged = pool_.remount();
-      // Of descriptors that of the first page.
+      // Among descriptors, that of the first page.
       const bool is_descriptor = part == descriptors;
       u8* const begin = damaged.header_page(0, part, column);
       std::memset(begin + (is_descriptor ? first % format::descriptors_per_page * 16 : 0), 0x5a,
@@ -288,7 +289,8 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
         if (!is_known) continue;
         const Status lost = read_page(Lane{}, mounted.fs->space, run.address, read.data(), PageUse::data);
         EXPECT_TRUE(part != descriptors || lost == Status::checksum_mismatch);
-        // Another one is what its descriptor says, if that stands where the table has it; and it stays like that.
+        // Another page has the checksum in its descriptor, if the descriptor is in the place that the table names; and
+        // it keeps it.
         const Status other = read_page(Lane{}, mounted.fs->space, run.address + page_size, read.data(), PageUse::data);
         EXPECT_TRUE(part != descriptors || other == Status::ok);
         ASSERT_EQ(mounted.checkpoint(3), Status::ok);
@@ -304,7 +306,7 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
       EXPECT_EQ(mounted.fs->space.damage->mismatch_counts[chunk().columns[column].device], 1u);
       EXPECT_EQ(std::memcmp(mounted.header_page(0, part, column), pool_.header_page(0, part, column), page_size), 0);
       for (u32 other = 0; other <= chunk().redundancy; ++other) {
-        // Only the copy in question is left.
+        // Only the tested copy is left.
         SpaceFixture alone = mounted.remount();
         for (u32 lost = 0; lost <= chunk().redundancy; ++lost) {
           if (lost != other) std::memset(alone.header_page(0, 0, lost), 0x3c, layout.header_pages * page_size);
@@ -319,8 +321,8 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
   }
 }
 
-// Damage that comes while the pool is mounted: a scrub finds each part in each column and writes it from another one,
-// or, of what no column has any more, has the next checkpoint write it from memory.
+// Damage while the pool is mounted: a scrub finds each part in each column and restores it from another one. If no
+// column has it, the next checkpoint writes it from memory.
 TEST_P(Levels, AScrubRestoresHeaderAreas) {
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
@@ -367,12 +369,12 @@ TEST_P(Levels, AScrubRestoresHeaderAreas) {
   EXPECT_EQ(mounted.fs->space.damage->mismatch_counts[0], 0u);
   std::vector<u8> read(page_size);
   EXPECT_EQ(read_page(Lane{}, mounted.fs->space, run.address, read.data(), PageUse::data), Status::ok);
-  // A checkpoint under way: later.
+  // A checkpoint is running: later.
   space().chunks[0].staged_changed = 1;
   space::HeaderScrub none{};
   EXPECT_EQ(space::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::again);
   EXPECT_EQ(none.verified, 0u);
-  // One that failed stays like that, and a scrub does not wait for ever; other chunks are looked at.
+  // After a failed checkpoint this does not change, and a scrub does not wait forever; other chunks are verified.
   pool_.fs->checkpoint_failed = 1;
   EXPECT_EQ(space::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::ok);
   EXPECT_EQ(none.verified, 0u) << "what the durable epoch has is not known to stand where the chunk says";

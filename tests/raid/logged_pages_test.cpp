@@ -1,5 +1,5 @@
-// Pages that a record of the operation log names: accepted when their digest can be had from what is left, and then
-// as redundant as pages can be.
+// Pages that a record of the operation log names: accepted if the remaining devices yield their digest, and then given
+// full redundancy.
 #include "raid/logged_pages.hpp"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class LoggedPages : public ::testing::TestWithParam<test::LevelShape> {
   device::Device& device(u32 column) { return space().devices[chunk().columns[column].device]; }
   bool in_rows() { return chunk().parity_count != 0; }
 
-  // Writes the pages, remembers the medium and the digest, and forgets the descriptors as a crash does.
+  // Writes the pages, remembers the medium and the digest, and forgets the descriptors, as a crash does.
   void write(u64 seed) {
     for (u64* map : {chunk().bitmaps.busy, chunk().bitmaps.committed}) std::fill_n(map, chunk().page_count / 64, 0);
     if (in_rows()) clear_in_parity(chunk(), 0, chunk().page_count);
@@ -53,7 +53,7 @@ class LoggedPages : public ::testing::TestWithParam<test::LevelShape> {
     if (space().parity != nullptr) space().parity->lost_devices = 0;
     medium_ = columns();
   }
-  // What the columns hold where the pages and their parities are.
+  // The content of the columns in the places of the pages and their parities.
   std::vector<std::vector<u8>> columns() {
     std::vector<std::vector<u8>> all;
     for (u32 c = 0; c < chunk().column_count; ++c) {
@@ -63,13 +63,13 @@ class LoggedPages : public ::testing::TestWithParam<test::LevelShape> {
     return all;
   }
   u8* column(u32 c) { return pool_.device_base(chunk().columns[c].device) + chunk().columns[c].data_offset; }
-  // Which is nothing that a column would hold by chance.
+  // With content that a column would not have by chance.
   void lose(u32 set) {
     for (u32 c = 0; c < chunk().column_count; ++c) {
       if ((set >> c & 1) != 0) test::fill_random(column(c), count * page_size, 1000 + c);
     }
   }
-  // Rows of the pages only: others are not written.
+  // Only rows of the pages: others are not written.
   void expect_as_before(u32 set) {
     for (u32 page = 0; page < count; ++page) {
       const u64 row = in_rows() ? row_place(chunk(), page).row : page;
@@ -116,8 +116,8 @@ TEST_P(LoggedPages, AreAcceptedWithoutAnyColumnsThatMayBeLost) {
   });
 }
 
-// Pages that are good on no device that is left are made from their rows; parities and copies that were not durable are
-// written again on the devices that are there.
+// Pages without a good copy on the remaining devices are computed from their rows; parities and copies that were not
+// durable are rewritten on the present devices.
 TEST_P(LoggedPages, AreMadeRedundantWithoutADevice) {
   if (chunk().redundancy < 2) return;
   u8* base = nullptr;

@@ -1,5 +1,4 @@
-// Pages of the logical space: what is written comes back, what is damaged does not. Oracle for
-// checksums: libxxhash.
+// Pages of the logical space: written data is read back, damaged data is not returned. Oracle for checksums: libxxhash.
 #include "raid/page_io.hpp"
 
 #include <gtest/gtest.h>
@@ -156,7 +155,7 @@ TEST_F(PageIo, misdirected_and_lost_writes_are_detected) {
     });
     EXPECT_EQ(read_page(g, space(), wrong, destination.data()), Status::checksum_mismatch);
     EXPECT_EQ(read_page(g, space(), right, destination.data()), Status::ok);
-    // The descriptor says that the page was written again, the medium still has the old bytes.
+    // The descriptor says that the page was rewritten, but the medium still has the old bytes.
     on_leader(g, [&] {
       write(right, random_page(5));
       std::memcpy(medium(right), old.data(), page_bytes);
@@ -214,7 +213,7 @@ TEST_F(PageIo, merging_with_a_damaged_page_fails_and_keeps_it) {
     EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, 100}, source.data()}),
               Status::checksum_mismatch);
     EXPECT_EQ(on_leader(g, [&] { return descriptor(old_address).checksum; }), checksum);
-    // Replaced as a whole, the damage does not matter.
+    // If the page is replaced as a whole, the damage does not matter.
     EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, page_bytes}, source.data()}), Status::ok);
   });
   EXPECT_EQ(std::memcmp(medium(old_address), source.data(), page_bytes), 0);

@@ -1,5 +1,5 @@
-// Levels with parities: where pages and parities lie, that parities are those of ISA-L however the pages came, and
-// what comes back when some of a row is lost.
+// Levels with parities: the places of pages and parities, that parities equal those of ISA-L in whatever order the
+// pages are written, and recovery if a part of a row is lost.
 #include <gtest/gtest.h>
 #include <isa-l.h>
 
@@ -33,19 +33,19 @@ const test::LevelShape shapes[] = {
     {"raid7_8_4k", format::RaidLevel::raid7, 8, 4096},   {"raid7_8_16k", format::RaidLevel::raid7, 8, 16384},
 };
 
-// Of the sets of columns emulated warps, which are slow, take every so many.
+// Emulated warps are slow, so they run one of this number of sets of columns.
 u32 warp_set_step() {
   return test::is_short() ? 11 : 5;
 }
 
-// Whether the group takes the set of lost columns. One lane takes all of them, but with ThreadSanitizer, which is slow
-// and sees in a third of the many what there is to see.
+// Whether the group runs the set of lost columns. One lane runs all of them, except under ThreadSanitizer, which is
+// slow and for which a third suffices.
 bool takes_set(u32 set, u32 columns, u32 group_size) {
   if (group_size > 1) return set % warp_set_step() == 0;
   return GPU4FS_TSAN == 0 || columns < 8 || set % 3 == 0;
 }
 
-// What ISA-L makes of a row: `pages` of 4096 bytes, zeros where there is none.
+// The parities of a row according to ISA-L: `pages` of 4096 bytes, zeros for missing ones.
 std::vector<std::vector<u8>> parities_of(const std::vector<std::vector<u8>>& pages, u32 parity_count) {
   const int k = static_cast<int>(pages.size());
   const int m = static_cast<int>(parity_count);
@@ -62,7 +62,7 @@ std::vector<std::vector<u8>> parities_of(const std::vector<std::vector<u8>>& pag
   return parities;
 }
 
-// The pieces that [0, count) is cut into.
+// The pieces into which [0, count) is divided.
 std::vector<std::pair<u64, u32>> cut(u64 first, u32 count, u32 piece_max, test::Sequence& random) {
   std::vector<std::pair<u64, u32>> pieces;
   for (u32 done = 0; done < count;) {
@@ -85,7 +85,7 @@ class Parities : public ::testing::TestWithParam<test::LevelShape> {
     return chunk().page_count / 512 * divide_up(u64{512}, chunk().column_count - chunk().parity_count);
   }
 
-  // Pages [first, first + count) become busy and in use, as if allocated.
+  // Pages [first, first + count) become busy and in use, as if they were allocated.
   void take(u64 first, u64 count) {
     for (u64 page = first; page < first + count; ++page) {
       const u64 bit = u64{1} << (page % 64);
@@ -100,7 +100,7 @@ class Parities : public ::testing::TestWithParam<test::LevelShape> {
     clear_in_parity(chunk(), 0, chunk().page_count);
     space().damage->entry_count = 0;
   }
-  // As a mount finds it whose page of descriptors is damaged (format::page_flag_unverified).
+  // As a mount with a damaged page of descriptors finds it (format::page_flag_unverified).
   void make_unverified(u64 page) {
     Vector16 descriptor = load_shared_16(&chunk().descriptors[page]);
     descriptor.high = (descriptor.high & 0xffffffffu) | u64{format::page_flag_unverified} << 32;
@@ -176,7 +176,7 @@ TEST_P(Parities, EveryPageAndParityHasAPlaceOfItsOwn) {
         ++parities_in_column[column];
       }
     }
-    // What the last rows of the regions leave empty.
+    // The unused places in the last rows of the regions.
     const u64 slots = level.data_columns(geometry.column_count);
     const u64 unused = level.column_pages(geometry) * geometry.column_count - places.size();
     EXPECT_EQ(unused, geometry.page_count / 512 * (divide_up(u64{512}, slots) * slots - 512));
@@ -224,7 +224,7 @@ TEST_P(Parities, AreThoseOfIsaLHoweverThePagesCame) {
   });
 }
 
-// Every set of columns that the level can lose, silently changed: all comes back, and stands where it was.
+// Every set of columns that the level can lose is silently changed: all pages are recovered and restored in place.
 TEST_P(Parities, GiveBackEverySetOfLostColumns) {
   const u32 m = chunk().parity_count;
   const u32 columns = chunk().column_count;
@@ -258,7 +258,7 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
         for (u64 page = 0; page < 64; ++page) {
           EXPECT_EQ(std::memcmp(medium(page), bytes.data() + page * page_size, page_size), 0) << "not repaired";
         }
-        // Parities are repaired by a scrub; here the change is taken back.
+        // A scrub repairs parities; here the change is undone.
         for (u64 row = first_row; row <= last_row; ++row) {
           const RowView view = row_view(space(), 0, row);
           for (u32 j = 0; j < m; ++j) {
@@ -278,14 +278,14 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
   EXPECT_EQ(space().damage->entry_count, 0u);
 }
 
-// Every set of devices that may be lost, and runs of any pages: rows are read as a whole.
+// Every set of devices that may be lost, and arbitrary runs of pages: rows are read as a whole.
 TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
   constexpr u32 count = 96;
   const u32 columns = chunk().column_count;
   const u32 m = chunk().parity_count;
   std::vector<u8> bytes(count * page_size);
   fill_random(bytes.data(), bytes.size(), 15);
-  // The last row may lack pages.
+  // The last row may have fewer pages.
   test::Sequence random(16);
   for (const auto& [first, length] : cut(0, count - 1, 40, random)) write(Lane{}, first, length, bytes, 0);
   on_all_groups([&](auto g) {
@@ -339,7 +339,7 @@ TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
   EXPECT_EQ(space().damage->entry_count, 0u);
 }
 
-// Also where each page is moved while it is stored: its sum is that of the page as it was read.
+// Also if each page is moved while it is stored: the sum is that of the page as it was read.
 TEST_P(Parities, RowsComeAsAWholeToAnyAddress) {
   std::vector<u8> bytes(64 * page_size);
   fill_random(bytes.data(), bytes.size(), 17);
@@ -376,11 +376,11 @@ TEST_P(Parities, OneLossMoreIsAnErrorOfWhatIsLostAlone) {
   std::vector<u8> bytes(512 * page_size);
   fill_random(bytes.data(), bytes.size(), 6);
   write(Lane{}, 0, 512, bytes, 0);
-  // A row with enough pages to lose one more than there are parities; else parities go with them.
+  // A row with enough pages to lose one more than there are parities; otherwise parities are lost with them.
   const RowView view = row_view(space(), 0, row_place(chunk(), 0).row);
   const u32 lost = std::min(m + 1, view.slot_count);
   for (u32 slot = 0; slot < lost; ++slot)
-    medium(row_page(view, slot))[9] ^= static_cast<u8>(1 << slot);  // that do not cancel out
+    medium(row_page(view, slot))[9] ^= static_cast<u8>(1 << slot);  // changes that do not cancel out
   for (u32 j = 0; j < m + 1 - lost; ++j) parity_memory(space(), view, j)[9] ^= 0x80;
   on_all_groups([&](auto g) {
     std::vector<u8> back(page_size);
@@ -404,7 +404,7 @@ TEST_P(Parities, OneLossMoreIsAnErrorOfWhatIsLostAlone) {
   EXPECT_EQ(space().damage->entry_count, lost);
 }
 
-// The checkpoint's snapshot protects a row: a command that comes late with a page of it begins again.
+// The checkpoint's snapshot protects a row: a command that writes a page of it afterwards is restarted.
 TEST_P(Parities, RowsOfASnapshotGetNoMorePages) {
   const RowView view = row_view(space(), 0, row_place(chunk(), 0).row);
   if (view.slot_count < 2) return;
@@ -429,8 +429,8 @@ TEST_P(Parities, RowsOfASnapshotGetNoMorePages) {
   });
 }
 
-// Whether the parities include an unverified page nobody knows: none of the row may be added while the checkpoint has
-// it, and the page itself may be in them already.
+// It is unknown whether the parities include an unverified page: no page of the row may be added while the checkpoint
+// has it, and the page itself may already be included.
 TEST_P(Parities, UnverifiedPagesCountAsIncludedForWhoeverAddsOthers) {
   const RowView view = row_view(space(), 0, row_place(chunk(), 0).row);
   if (view.slot_count < 2) GTEST_SKIP() << "a row of one page";
@@ -481,8 +481,9 @@ TEST_P(Parities, MergingReadsWhatTheRowGivesBack) {
   for (const u64 word : space().parity->scratch_free) EXPECT_EQ(word, ~u64{0}) << "scratch pages are lost";
 }
 
-// Pages come into a row whose others stay: parities are those of all, what left the row is in them no more, a page of
-// the row that was lost comes back, and doing it twice, or from the middle on, changes nothing. No old parity is read.
+// A row gets new pages while others stay: the parities include all of them and not the pages that left the row, a lost
+// page of the row is recovered, and a repetition, complete or from the middle on, changes nothing. No old parity is
+// read.
 TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
   test::Sequence random(77);
   std::vector<u8> bytes(chunk().stripe_pages * u64{chunk().column_count} * page_size);
@@ -495,7 +496,7 @@ TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
     if (g.leader()) free_all();
     write(g, stripe.first, static_cast<u32>(stripe.page_count), bytes, stripe.first);
     const u64 all = view.slot_count >= 64 ? ~u64{0} : (u64{1} << view.slot_count) - 1;
-    // Slot 0 gets a new page, the last one leaves the sum, if there are as many.
+    // Slot 0 gets a new page; the last page leaves the sum if there are enough pages.
     const u64 leaves = view.slot_count > 2 ? u64{1} << (view.slot_count - 1) : 0;
     const RowValues values{0, 0, view.row, all & ~leaves, 1, work};
     on_leader(g, [&] {
@@ -509,7 +510,7 @@ TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
         EXPECT_EQ(std::memcmp(medium(row_page(view, 0)), work, page_size), 0);
         EXPECT_EQ(slots_in_parity(space(), view), all & ~leaves);
         expect_parities(view.row);
-        // As a crash in the middle leaves it.
+        // As a crash in between leaves it.
         std::memset(medium(row_page(view, 0)), 0x11, page_size / 2);
         std::memset(parity_memory(space(), view, 0), 0x22, page_size / 2);
       });
@@ -522,7 +523,7 @@ TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
   });
 }
 
-// What the parities include is known again behind that, of unverified pages that stay and of those that leave.
+// Afterwards it is known what the parities include, also of unverified pages that stay and of those that leave.
 TEST_P(Parities, ARowWithNewPagesHasNoUnverifiedOnes) {
   const RowView view = row_view(space(), 0, row_place(chunk(), 0).row);
   if (view.slot_count < 3) GTEST_SKIP() << "a row with no page that leaves";
@@ -573,7 +574,7 @@ TEST_P(Parities, NoRowIsPreparedFromADamagedPage) {
   EXPECT_EQ(prepare_row(Lane{}, space(), values, last), Status::checksum_mismatch);
 }
 
-// Sanitizers take every other one.
+// Sanitizers run every other one.
 std::vector<test::LevelShape> chosen_shapes() {
   std::vector<test::LevelShape> chosen;
   const std::size_t step = test::is_short() ? 2 : 1;
@@ -621,7 +622,7 @@ TEST(Galois, WordsAreMultipliedAsBytesAre) {
   }
 }
 
-// By look-ups, with other bytes beside each, so that none is taken for another.
+// By look-ups, with different bytes next to each other, to detect mix-ups.
 TEST(Galois, BytesOfAWordAreLookedUpEach) {
   for (u32 factor = 0; factor < 256; ++factor) {
     const galois::Multiplier by = galois::make_multiplier(static_cast<u8>(factor));
@@ -651,7 +652,7 @@ alignas(64) u8 page[page_size];
 alignas(64) u8 before[page_size];
 alignas(64) u8 after[page_size];
 
-// A page of every group, by every factor, as ISA-L has it.
+// A page of every group, multiplied by every factor, compared with ISA-L.
 TEST(Galois, PagesAreMultipliedAndAdded) {
   fill_random(page, page_size, 21);
   fill_random(before, page_size, 22);

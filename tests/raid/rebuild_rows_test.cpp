@@ -1,5 +1,5 @@
-// Filling devices of a chunk with parities: several at once, without others, and where pages or parities turn out to be
-// damaged.
+// Filling devices of a chunk with parities: several at once, without others, and with pages or parities that turn out
+// to be damaged.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ using test::fill_random;
 using test::on_all_groups;
 using test::SpaceFixture;
 
-constexpr u32 count = 64;  // pages, a task of a rebuild
+constexpr u32 count = 64;  // pages of one task of a rebuild
 
 class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
  protected:
@@ -32,7 +32,7 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
   u8* medium(u64 page) { return page_memory(space(), {0, 0, page}, 0); }
   u32 device_of(u64 page) { return page_place(space(), {0, 0, page}, 0).device; }
   u64 all_bits() { return low_bits(count); }
-  // Rows without are not looked at.
+  // Rows without a part on the device are not processed.
   bool has_part_on(const RowView& view, u32 device) {
     for (u32 slot = 0; slot < view.slot_count; ++slot) {
       if (row_page(view, slot) < count && device_of(row_page(view, slot)) == device) return true;
@@ -43,7 +43,7 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
     return false;
   }
 
-  // What all columns of the pages' rows hold, of parities too.
+  // The content of all columns in the pages' rows, including parities.
   std::vector<u8*> entries() {
     std::vector<u8*> all;
     const RowRange rows = rows_of_pages(space(), 0, 0, count);
@@ -83,13 +83,13 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
   }
   // Settled pages of a durable checkpoint.
   void settle() { chunk().bitmaps.stable[0] |= all_bits(); }
-  // The device is lost, and is being filled or lost for good.
+  // The device is lost, and is either being filled or lost permanently.
   void lose(u32 device, bool is_filled) {
     EXPECT_TRUE(lose_device(space(), device));
     if (is_filled) begin_rebuild(space(), device);
     chunk().rebuild_todo[0] |= all_bits();
   }
-  // Of a device that is being filled and has nothing of the pages.
+  // For a device that is being filled and has nothing of the pages.
   void begin(u32 device) {
     settle();
     for (u64 page = 0; page < count; ++page) {
@@ -97,7 +97,7 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
     }
     lose(device, true);
   }
-  // The first columns' devices are being filled, those of `gone_count` behind them are lost for good.
+  // The devices of the first columns are being filled, those of the next `gone_count` columns are lost permanently.
   void begin_several(u32 filled_count, u32 gone_count) {
     settle();
     for (u32 column = 0; column < filled_count + gone_count; ++column) {
@@ -125,7 +125,7 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
       EXPECT_EQ(std::memcmp(medium(page), bytes_.data() + page * page_size, page_size), 0) << "page " << page;
     }
   }
-  // Of the first columns; of parities too.
+  // Of the first columns, including parities.
   void expect_entries(u32 column_count) {
     const std::vector<u8*> after = entries();
     for (std::size_t i = 0; i < after.size(); ++i) {
@@ -136,10 +136,10 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
 
   SpaceFixture pool_;
   std::vector<u8> bytes_ = std::vector<u8>(count * page_size);  // what was written,
-  std::vector<std::vector<u8>> before_;                         // and what entries() held then
+  std::vector<std::vector<u8>> before_;                         // and the content of entries() at that time
 };
 
-// A page of each row that has something on the device, and more rows than a row has slots.
+// A page in each row with a part on the device, and more rows than a row has slots.
 TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
   on_all_groups([&](auto g) {
     u32 device = 0;
@@ -171,7 +171,7 @@ TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
   });
 }
 
-// Parities have no checksums: what a wrong one gives does not match, and another one is taken.
+// Parities have no checksums: the result of a wrong one does not match, and another one is used.
 TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
   on_all_groups([&](auto g) {
     u32 device = 0;
@@ -194,7 +194,7 @@ TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
   });
 }
 
-// Several devices at once, and others lost: pages and parities stand there again, whatever was there.
+// Several devices at once, and others lost: pages and parities are restored, whatever the places contained.
 TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
   on_all_groups([&](auto g) {
     for (u32 filled = 1; filled <= chunk().parity_count; ++filled) {
@@ -204,7 +204,7 @@ TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
           on_leader(g, [&] {
             u32 number = 0;
             for (u8* memory : entries()) {
-              // A device that comes back holds some of it.
+              // A device that returns already has some of it.
               const bool is_lacking = is_fresh || ++number % 3 != 0;
               if (is_lacking && is_filled(memory, filled)) std::memset(memory, 0xee, page_size);
             }
@@ -223,7 +223,7 @@ TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
   });
 }
 
-// A parity that is made anew follows from no page that nobody has verified, be it of a device that stays lost.
+// No rebuilt parity is computed from an unverified page, even if that is on a device that stays lost.
 TEST_P(RebuiltRows, NoParityFollowsFromAWrongOne) {
   if (chunk().parity_count < 3) return;
   on_all_groups([&](auto g) {

@@ -1,5 +1,6 @@
-// Repairs: what is counted as repaired stands on the medium again, and nothing else is touched. Looks at the bytes of
-// the devices, because a page with other good copies is read rightly whether its repair was written or not.
+// Repairs: pages that are counted as repaired are restored on the medium, and nothing else is touched. The test
+// examines the bytes of the devices, because a page with other good copies is read correctly whether its repair was
+// written or not.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -38,7 +39,7 @@ class RepairedPages : public ::testing::TestWithParam<test::LevelShape> {
   u8* medium(u64 page, u32 copy) { return page_memory(space(), {0, 0, page}, copy); }
   bool has_parities() { return chunk().parity_count != 0; }
 
-  // What the columns hold of the pages' rows, and some behind them.
+  // The content of the columns in the pages' rows, and some rows after them.
   std::vector<u8> media() {
     std::vector<u8> all;
     for (u32 i = 0; i < chunk().column_count; ++i) {
@@ -77,7 +78,7 @@ TEST_P(RepairedPages, EachCopyStandsOnItsDeviceAgain) {
   });
 }
 
-// The same by somebody who reads.
+// The same by a reader.
 TEST_P(RepairedPages, ReadingRepairsWhatItMeets) {
   on_all_groups([&](auto g) {
     for (const u64 page : {u64{3}, u64{21}}) {
@@ -114,7 +115,7 @@ TEST_P(RepairedPages, EachParityStandsOnItsDeviceAgain) {
   });
 }
 
-// A sound page is neither written nor counted.
+// A valid page is neither written nor counted.
 TEST_P(RepairedPages, SoundOnesStayUncounted) {
   for (u64 page = 0; page < count; ++page) EXPECT_TRUE(repair_page(Lane{}, space(), PageLocation{0, 0, page}));
   if (has_parities()) {
@@ -127,7 +128,7 @@ TEST_P(RepairedPages, SoundOnesStayUncounted) {
   expect_as_before("all pages");
 }
 
-// Only what the durable checkpoint refers to stays what it is while it is repaired.
+// Only pages to which the durable checkpoint refers stay unchanged while they are repaired.
 TEST_P(RepairedPages, PagesOfNoCheckpointAreNotSettled) {
   const PageLocation location{0, 0, 5};
   EXPECT_TRUE(page_is_settled(space(), location));

@@ -1,5 +1,5 @@
-// Rows read as a whole without some of the devices: none has to be read again page by page, and what is made is right
-// where no checksum says so.
+// Rows read as a whole without some of the devices: none has to be read again page by page, and computed pages are
+// right even without checksums.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -41,7 +41,7 @@ class ReadRows : public ::testing::TestWithParam<test::LevelShape> {
   ChunkState& chunk() { return space().chunks[0]; }
   device::Device& device_of_column(u32 column) { return space().devices[chunk().columns[column].device]; }
 
-  // Columns `first`, first + step ... are on lost devices, whose memory nobody can read.
+  // Columns `first`, first + step ... are on lost devices, whose memory cannot be read.
   void lose(u32 first, u32 lost_count) {
     const u32 step = chunk().column_count > 10 ? 11 : 1;
     for (u32 i = 0; i < lost_count; ++i) {
@@ -94,7 +94,7 @@ TEST_P(ReadRows, AreMadeWithoutAsManyDevicesAsTheLevelMayLose) {
         on_leader(g, [&] { lose(first, lost_count); });
         for (const u32 verifies : {1u, 0u}) {
           expect_read(g, {0, 120}, verifies);
-          expect_read(g, {3, 50}, verifies);  // also rows of which a part is wanted
+          expect_read(g, {3, 50}, verifies);  // also rows of which only a part is requested
         }
         on_leader(g, [&] { find_again(); });
       }

@@ -1,4 +1,4 @@
-// Counting who works across a snapshot.
+// Counting users that work across a snapshot.
 #include <gtest/gtest.h>
 
 #include "raid/snapshot_users.hpp"

@@ -1,10 +1,10 @@
-// What serves the pools of the matrix of redundancy, and the moments at which they may lose devices while they are
-// written.
+// The engines that serve the pools of the matrix of redundancy, and the moments at which these may lose devices while
+// they are written.
 //
-// An engine without threads writes through layers, so a loss comes upon any single write of it. Other engines write to
-// the devices' memory themselves: a loss comes in front of an operation or a checkpoint, while the engine has nothing
-// to do, or, if asked for, upon one that runs, from another thread. That is more than they must bear: of what they have
-// just written to memory they may read one copy back to write the others.
+// An engine without threads writes through layers, so a loss can happen at any single write. Other engines write
+// directly to the devices' memory. Then a loss happens before an operation or a checkpoint, while the engine is idle.
+// On request it happens during a running one, from another thread. This is more than they must tolerate: they may read
+// back one copy of data that they have just written to memory, to write the others.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@
 
 namespace gpu4fs::test {
 
-// Counts the moments of a pool that is written, and does something at one of them.
+// Counts the moments of a pool that is written, and executes an action at one of them.
 struct MatrixWatch {
   bool armed = false;
   u64 seen = 0;
@@ -35,11 +35,11 @@ struct MatrixWatch {
 
 struct MatrixEngine {
   std::string name;
-  bool has_layers;  // the moments are writes to devices, else operations and checkpoints
+  bool has_layers;  // the moments are writes to devices, otherwise operations and checkpoints
   // `watch`: of the writes, if the engine has layers; may be nullptr.
   std::function<std::unique_ptr<ServedPool>(CrashImage&, const char* where, const std::shared_ptr<MatrixWatch>& watch)>
       mount;
-  bool hits_running = false;  // without layers: losses come upon what runs
+  bool hits_running = false;  // without layers: losses happen during running operations
 };
 
 namespace detail {
@@ -78,7 +78,7 @@ MatrixEngine mapped_matrix_engine(const std::string& name, const TestPoolOptions
   return {name, false, mount, hits_running};
 }
 
-// Does something in a thread of its own, a while after it was asked to; at the end it has been done.
+// Executes work in a thread of its own, a while after the request; it is done when this ends.
 class DelayedWork {
  public:
   void begin(std::chrono::nanoseconds delay, std::function<void()> work) {
@@ -99,7 +99,7 @@ class DelayedWork {
   std::jthread thread_;
 };
 
-// Tells a watch of each operation and checkpoint before it begins, and takes down how long they took.
+// Tells a watch about each operation and checkpoint before it begins, and records how long they took.
 class WatchedWriter : public CrashWriter {
  public:
   // `watch` may be nullptr.

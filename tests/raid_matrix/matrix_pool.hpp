@@ -1,7 +1,7 @@
-// One pool of the matrix of redundancy: what is done to it, and what must be true then.
+// One pool of the matrix of redundancy: its operations, and the conditions that must hold afterwards.
 //
-// A pool is written, loses devices before that, while it is written, or after it, and must hold what the model holds,
-// then and after the next mount. A lost device has garbage all over its chunk area.
+// A pool is written, loses devices before, during or after this, and must have the content of the model, at that time
+// and after the next mount. A lost device has garbage all over its chunk area.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ struct MatrixShape {
   }
 };
 
-// All levels with 2 to 8 devices; stripes of 4 KiB, 64 KiB and 1 MiB where there are any.
+// All levels with 2 to 8 devices; stripes of 4 KiB, 64 KiB and 1 MiB if the level has stripes.
 inline std::vector<MatrixShape> matrix_shapes() {
   struct Level {
     const char* profile;
@@ -47,7 +47,7 @@ inline std::vector<MatrixShape> matrix_shapes() {
       }
     }
   }
-  // Data and metadata apart.
+  // Data and metadata separately.
   for (const char* profiles : {"raid5+raid1c3", "raid5+raid1", "raid6+raid1c3", "raid1+raid6", "raid0+raid1"}) {
     for (u32 count = 4; count <= 6; ++count) shapes.push_back({profiles, count, 0});
   }
@@ -63,9 +63,9 @@ inline const char* loss_time_name(LossTime time) {
 struct MatrixCounts {
   u64 shapes = 0;
   u64 losses = 0;     // of sets of devices
-  u64 beyond = 0;     // rows that lost one page more than they bear
+  u64 beyond = 0;     // rows that lost one page too many
   u64 corrupted = 0;  // single pages
-  u64 repaired = 0;   // of those, pages of files that stood there again
+  u64 repaired = 0;   // those of them, pages of files, that were restored
   std::vector<std::string> failures;
 };
 
@@ -86,7 +86,7 @@ class MatrixPool {
       const u64 word = random.next();
       std::memcpy(&garbage_[i], &word, 8);
     }
-    // How many writes there are, and what the pool holds then without any loss.
+    // The number of writes, and the content of the pool without any loss.
     expect(guarded([&] { return run(LossTime::after, 0, 0); }), "without any loss");
     if (!counts_.failures.empty()) return;
     written_ = image_.save();
@@ -106,12 +106,12 @@ class MatrixPool {
                        engine_.has_layers ? "write" : "step", trigger_of(seed), moment_count_));
   }
 
-  // The same, and no failure of the matrix: "" or what is wrong.
+  // The same without a failure of the matrix: "" or the fault.
   std::string lose_and_compare(LossTime time, u32 set, u64 seed) {
     return guarded([&] { return run(time, set, seed); });
   }
 
-  // One page more of a row, or all copies: EIO for what is lost and nothing else.
+  // One page too many of a row, or all copies: EIO for lost pages and nothing else.
   void lose_beyond(u64 seed) {
     const auto target = std::next(m1_pages_.begin(), static_cast<std::ptrdiff_t>(seed % m1_pages_.size()));
     std::set<u64> lost;
@@ -124,9 +124,9 @@ class MatrixPool {
            fmt::format("page {} and what would give it back", target->first));
   }
 
-  // Every page that holds anything, in turn, from `first` in steps of `step`: found, and nothing else changes; what
-  // was read of files stands there again. `goes_on`: whether there is time for one more. `scrub`: run after the mount;
-  // then everything must stand there again, parities and other copies too.
+  // Damages every page with content in turn, from `first` in steps of `step`: the damage is found, and nothing else
+  // changes; pages of files that were read are restored. `goes_on`: whether there is time for another one. `scrub`:
+  // runs after the mount; then all pages must be restored, including parities and other copies.
   void corrupt_each(u64 first, u64 step, const std::function<bool()>& goes_on,
                     const std::function<void(ServedPool&)>& scrub = nullptr) {
     u64 number = 0;
@@ -136,7 +136,7 @@ class MatrixPool {
       return true;
     });
   }
-  // How many these are.
+  // The number of these pages.
   u64 count_pages() {
     u64 count = 0;
     for_each_page([&](const Place&, const u8*) { return ++count != 0; });
@@ -161,9 +161,8 @@ class MatrixPool {
   }
 
   static CrashPoolShape pool_shape(const MatrixShape& shape) {
-    // With parities each page is promised a stripe, and 128 of them are kept back, so long ones take room. Chunks have
-    // columns of 8 MiB.
-    // A column more for metadata.
+    // With parities, a stripe is reserved for each page, and 128 of them are kept back, so long ones need room. Chunks
+    // have columns of 8 MiB. One more column for metadata.
     if (shape.profile.find('+') != std::string::npos) {
       return {shape.device_count, shape.profile, shape.stripe_length_bytes, u64{20} << 20};
     }
@@ -215,13 +214,13 @@ class MatrixPool {
   }
 
   u64 trigger_of(u64 seed) const { return 1 + seed % moment_count_; }
-  // How long after its moment a loss comes upon what runs: up to twice what that took before.
+  // The delay of a loss during a running operation: up to twice the time that the operation took before.
   std::chrono::nanoseconds delay_of(u64 seed) const {
     const u64 took = static_cast<u64>(durations_[trigger_of(seed) - 1].count());
     return std::chrono::nanoseconds((seed >> 32) % (2 * took + 1));
   }
 
-  // Writes, with a loss at its time; "" or what is wrong. Leaves the image as it is then.
+  // Writes, with a loss at the given time; returns "" or the fault. Leaves the image in the resulting state.
   std::string run(LossTime time, u32 set, u64 seed) {
     image_.reset();
     if (time == LossTime::before) overwrite(set);
@@ -270,7 +269,7 @@ class MatrixPool {
     return problem;
   }
 
-  // Where the pages of a file are on the devices, by their content. Those of overwritten files may lie about.
+  // The places of a file's pages on the devices, found by their content. Pages of overwritten files may still exist.
   void find_pages(u64 number, const ModelNode& node) {
     const u64 m1 = model_.nodes.at(PosixModel::root).entries.at("m1");
     for (u64 page = 0; (page + 1) * page_size <= node.content.size(); ++page) {
@@ -279,7 +278,7 @@ class MatrixPool {
       for (u32 device = 0; device < image_.device_count(); ++device) {
         for (u64 offset = layout_.area_offsets[device]; offset < garbage_.size(); offset += page_size) {
           if (std::memcmp(image_.bytes_at(device, offset), content.data(), page_size) != 0) continue;
-          // The parity of a page alone in its row is that page.
+          // The parity of a single page in its row equals that page.
           if (!layout_.is_parity({device, offset})) places.push_back({device, offset});
         }
       }
@@ -288,14 +287,14 @@ class MatrixPool {
     }
   }
 
-  // Pages whose loss takes page `page` of m1 with it, and, into `lost`, what of m1 is lost then. Nothing if its row
-  // holds something else.
+  // Pages whose loss makes page `page` of m1 unrecoverable; `lost` gets the pages of m1 that are then lost. Empty if
+  // its row contains other pages.
   std::vector<Place> choose_victims(u64 page, std::set<u64>* lost) const {
     const std::vector<Place>& places = m1_pages_.at(page);
     if (places.empty()) return {};
     lost->insert(page);
     const std::vector<Place> row = layout_.row_of(places[0]);
-    // Of overwritten pages an old copy may be about.
+    // Old copies of overwritten pages may still exist.
     if (row.empty()) return places.size() == layout_.redundancy + 1 ? places : std::vector<Place>{};
     if (places.size() != 1) return {};
     std::vector<Place> victims = places;
@@ -369,12 +368,12 @@ class MatrixPool {
   LossShape layout_;
   std::vector<u8> garbage_;
   CrashImage::Saved written_;
-  u64 moment_count_ = 1;                             // of the writes: how often devices may be lost during them
+  u64 moment_count_ = 1;                             // of the writes: the number of times at which devices may be lost
   std::vector<std::chrono::nanoseconds> durations_;  // of their operations and checkpoints
   PosixModel model_;                                 // after the writes
   std::string text_;                                 // of it
   std::map<u64, std::vector<Place>> m1_pages_;
-  std::set<Place> lone_pages_;  // of files, that stand in one place
+  std::set<Place> lone_pages_;  // of files, with a single place
   MatrixCounts counts_;
 };
 

@@ -18,13 +18,13 @@
 namespace gpu4fs::test {
 
 struct MatrixRun {
-  std::string only;              // not empty: only pools of this name, and all of them
-  bool all = false;              // of each pool all sets of devices and all pages; else a sample
+  std::string only;              // not empty: only pools with this name, and all of their cases
+  bool all = false;              // for each pool all sets of devices and all pages; otherwise a sample
   u32 stripe_bytes_max = 65536;  // of a sample: pools with longer stripes are large
-  u64 page_step = 60;            // of a sample: every which page is corrupted
-  u64 page_max = ~u64{0};        // of a sample: how many of a pool are, about
-  double seconds = 1e9;          // nothing is begun after this time, but what belongs to the first pool
-  u32 threads = 1;               // pools at the same time
+  u64 page_step = 60;            // of a sample: the step between corrupted pages
+  u64 page_max = ~u64{0};        // of a sample: approximate number of corrupted pages of a pool
+  double seconds = 1e9;          // nothing begins after this time, except for the first pool
+  u32 threads = 1;               // number of pools at the same time
   u64 seed = 0;
 };
 
@@ -43,7 +43,7 @@ struct MatrixResult {
 
 namespace detail {
 
-// Says which pool it was when a check fails.
+// Names the pool when a check fails.
 class MatrixCheckHandler {
  public:
   MatrixCheckHandler() {
@@ -65,7 +65,7 @@ inline void shuffle_shapes(std::vector<MatrixShape>& shapes, Sequence& random) {
   for (std::size_t i = shapes.size(); i > 1; --i) std::swap(shapes[i - 1], shapes[random.next() % i]);
 }
 
-// Each profile once, then each once more, and so on: all kinds come early, should the time be short.
+// Each profile once, then each once more, and so on: all kinds come early, in case the time is short.
 inline std::vector<MatrixShape> shapes_to_run(const MatrixRun& run) {
   std::vector<MatrixShape> shapes = matrix_shapes();
   if (!run.only.empty()) std::erase_if(shapes, [&](const MatrixShape& shape) { return shape.name() != run.only; });
@@ -130,7 +130,7 @@ inline MatrixResult run_matrix(const MatrixEngine& engine, const MatrixRun& run)
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t i = next++; i < shapes.size(); i = next++) {
-      // On however slow a machine: one pool is explored, and the result says something.
+      // However slow the machine: one pool is explored, so the result is meaningful.
       const auto may_go_on = [&] { return i == 0 || goes_on(); };
       if (!may_go_on()) break;
       MatrixCounts counts;
@@ -149,8 +149,7 @@ inline MatrixResult run_matrix(const MatrixEngine& engine, const MatrixRun& run)
   return result;
 }
 
-// A pool that loses one device more than it bears must be noticed. Empty: it was, whenever that came; else when it was
-// not.
+// A pool that loses one device too many must be noticed. Returns "" if it was, otherwise the case that was not.
 inline std::string unnoticed_losses(const MatrixEngine& engine) {
   const detail::MatrixCheckHandler handler;
   std::string unnoticed;

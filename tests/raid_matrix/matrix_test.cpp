@@ -1,11 +1,11 @@
 // The matrix of redundancy: all levels, 2 to 8 devices, stripe lengths, every set of devices that may be lost, before,
-// during and after writes; one loss more; every page silently corrupted in turn (matrix_pool.hpp).
+// during and after writes; one loss too many; every page silently corrupted in turn (matrix_pool.hpp).
 //
 // Environment:
-//   GPU4FS_MATRIX_ALL      1: all of it; else a sample
-//   GPU4FS_MATRIX_SHAPE    only pools of this name, as a failure prints it; all of it
-//   GPU4FS_MATRIX_SECONDS  nothing further is begun after this time, 20 if not given
-//   GPU4FS_MATRIX_SEED     of what is chosen and its order, 0 if not given
+//   GPU4FS_MATRIX_ALL      1: all of it; otherwise a sample
+//   GPU4FS_MATRIX_SHAPE    only pools with this name, as printed by a failure; all of it
+//   GPU4FS_MATRIX_SECONDS  nothing further begins after this time, default 20
+//   GPU4FS_MATRIX_SEED     of the choice and its order, default 0
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
-// A sample of the matrix of redundancy with engines whose workers write to the devices' memory themselves, as a GPU's
-// do (tests/gpu/raid_matrix_test.cpp): threads, and emulated warps.
+// A sample of the matrix of redundancy with engines whose workers write directly to the devices' memory, like those of
+// a GPU (tests/gpu/raid_matrix_test.cpp): threads, and emulated warps.
 //
-// Environment: as matrix_test.cpp; GPU4FS_MATRIX_SECONDS: of each engine.
+// Environment: as matrix_test.cpp; GPU4FS_MATRIX_SECONDS: for each engine.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// The death of an engine under a PoolServer: commands under way end, nothing hangs, and the pool opened again has what
-// was synced.
+// The death of an engine under a PoolServer: running commands end, nothing hangs, and the reopened pool has everything
+// that was synced.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -48,7 +48,7 @@ client::Reply look_up(FileClient& client, const std::string& name) {
   return client.call(op);
 }
 
-// Creates and syncs files until the engine dies. The number of those that were answered for.
+// Creates and syncs files until the engine dies. Returns the number of acknowledged ones.
 u64 create_until_death(server::PoolServer& server, u32 worker, std::atomic<u32>& begun) {
   client::Session session = open_session(server);
   FileClient client(session);

@@ -1,4 +1,5 @@
-// A number and its generation are one file for ever: across a crash, and across pages of the inode file that go.
+// A number and its generation identify one file forever: across a crash, and across pages of the inode file that are
+// given back.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -44,8 +45,8 @@ std::vector<u32> generations_of(FileClient& client, const std::vector<u64>& file
   return list;
 }
 
-// Numbers of pages that were given back, of inodes made twice, with the generations of an engine that skips some:
-// whoever has a handle finds the same file after a crash, and none that he had a handle of before.
+// Numbers on pages that were given back, numbers used twice, and an engine that skips some generations: after a crash a
+// handle refers to its own file, and never to a new one.
 TEST(Generations, AreTheSameBehindACrash) {
   TestPool pool;
   std::vector<u64> files;
@@ -79,7 +80,7 @@ TEST(Generations, AreTheSameBehindACrash) {
   EXPECT_EQ(generations_of(client, files), before);
 }
 
-// The inode that a rename leaves in the place of a name is made by it: its record says the generation.
+// The inode that a rename leaves under the old name is created by the rename: its record contains the generation.
 TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
   TestPool pool;
   u64 whiteout = 0;
@@ -87,7 +88,7 @@ TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
   {
     const auto session = pool.open_session();
     FileClient client(*session);
-    // A number that was used before, and one that a mount would not give to it by itself.
+    // A number that was used before, and one that a mount would not choose by itself.
     const u64 before = create(client, "before");
     remove(client, "before", before);
     (void)create(client, "file");
@@ -118,7 +119,7 @@ TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
   EXPECT_EQ(generations_of(client, {whiteout}), std::vector<u32>{generation});
 }
 
-// What an unclean end took was known to clients: a file that has its number afterwards is another one.
+// Clients knew the files that an unclean end has lost: a later file with the same number is another one.
 class GenerationsBehindACrash : public ::testing::Test {
  protected:
   static constexpr u32 file_count = 40;
@@ -186,7 +187,7 @@ TEST_F(GenerationsBehindACrash, AreNotThoseThatWereLostBehindWhatIsReplayed) {
   EXPECT_EQ(find_problems(paths_), "");
 }
 
-// Nobody knows more than the pool does; generations are not used up.
+// Clients know no more than the pool; no generations are skipped.
 TEST_F(GenerationsBehindACrash, AreTheNextOnesBehindACleanEnd) {
   u32 last = 0;
   u64 file = 0;

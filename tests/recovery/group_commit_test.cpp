@@ -1,4 +1,4 @@
-// Syncs of many clients: any number of them shares a flush, and one that fails is told to all.
+// Syncs of many clients: any number of them shares a flush, and all of them get its error.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ void sync(FileClient& client) {
   ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok);
 }
 
-// While one sync's flush is under way any number of others begin; one more flush serves them all.
+// While one sync's flush is running, any number of others begin; one more flush serves all of them.
 TEST(GroupCommit, ManySyncsShareAFlush) {
   TestPoolOptions options;
   options.flush_by_upcall = true;
@@ -59,7 +59,7 @@ TEST(GroupCommit, ManySyncsShareAFlush) {
     ring::Upcall upcall{};
     if (!pool.host().wait_upcall(&upcall, 1'000'000)) continue;
     ASSERT_EQ(upcall.kind, ring::UpcallKind::flush_device);
-    // The first answer waits until all have something to sync, so the second flush takes all that are left.
+    // The first answer waits until all clients have something to sync, so the second flush serves all the others.
     while (begun < client_count) std::this_thread::yield();
     ++flushes;
     (void)answers.call(engine::answer_upcall_command(upcall, Status::ok));
@@ -69,7 +69,7 @@ TEST(GroupCommit, ManySyncsShareAFlush) {
   sessions.clear();
 }
 
-// A flush that fails fails every sync that counted on it, and the pool takes no more changes.
+// A failed flush makes every sync fail that relied on it, and the pool then refuses changes.
 TEST(GroupCommit, FailedFlushIsToldToEverybody) {
   TestPoolOptions options;
   options.flush_by_upcall = true;

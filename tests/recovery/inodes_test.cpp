@@ -1,4 +1,4 @@
-// What inodes store besides content outlives a crash by the log alone, and then by a checkpoint: times, flags and
+// The parts of inodes besides content survive a crash by the log alone, and then by a checkpoint: times, flags and
 // extended attributes.
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ class RecoveredInodes : public ::testing::Test {
     client_.reset();
     session_.reset();
   }
-  // What was synced is in the log alone.
+  // Synced changes are only in the log.
   void crash_and_mount() {
     ASSERT_EQ(client_->simple(Opcode::sync).status, Status::ok);
     close();
@@ -144,7 +144,7 @@ TEST_F(RecoveredInodes, GreatAttributes) {
   set_value(file, "user.b", "small");
   crash_and_mount();
   expect_value(file, "user.a", greatest);
-  // Replaced in what the checkpoint has: great by great, great by small, small by great; and one that goes.
+  // Replaces values of the checkpoint: large by large, large by small, small by large; and removes one.
   set_value(file, "user.c", std::string(5000, 'c'));
   set_value(file, "user.d", std::string(30000, 'd'));
   mount_again();
@@ -170,11 +170,11 @@ TEST_F(RecoveredInodes, GreatAttributes) {
   expect_all();
 }
 
-// The log goes round several times: greatest records in front of its end, and checkpoints in between.
+// The log wraps around several times: with the largest records before its end, and checkpoints in between.
 TEST_F(RecoveredInodes, GreatAttributesFillTheLog) {
   const u64 file = create("file");
   for (u32 i = 0; i < 400; ++i) {
-    // The last of them are in the log, whichever checkpoints the log asked for before.
+    // The last of them are in the log, however many checkpoints the log has requested before.
     if (i == 395) {
       ASSERT_EQ(pool_.checkpoint(), Status::ok);
     }

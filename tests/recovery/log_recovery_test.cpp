@@ -1,4 +1,4 @@
-// The operation log and its recovery: what is replayed, what ends a log, and what counts as damage.
+// The operation log and its recovery: which records are replayed, what ends a log, and what counts as damage.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -92,7 +92,7 @@ void overwrite(const std::string& path, u64 offset, const Bytes& bytes) {
   ASSERT_TRUE(file.good()) << path;
 }
 
-// A pool of two devices with three files, each synced: at least one record each in the log.
+// A pool of two devices with three files, each synced: at least one record for each in the log.
 class LogRecovery : public ::testing::Test {
  protected:
   LogRecovery() {
@@ -248,7 +248,7 @@ TEST_F(LogRecovery, PagesThatWereNotWrittenEndTheLog) {
   const server::LogScan log = scan(pool_);
   const format::LogRecord& last = log.record(log.record_count() - 1);
   ASSERT_EQ(last.opcode, format::LogOpcode::write_extents);
-  // The page's place on its device: every page whose bytes are file 2's first.
+  // The page's place on its device: every page with the first bytes of file 2.
   std::vector<u8> page = content(2);
   page.resize(page_size);
   u32 found = 0;
@@ -282,8 +282,8 @@ TEST_F(LogRecovery, ReadingOnlyRefusesUnlessTold) {
   EXPECT_GE(scan(pool_).record_count(), 6u) << "nothing was written";
 }
 
-// A write of the recovery fails, the first, the second, and so on: each time the log is as good as before. Some of the
-// operations change or free pages that earlier records name.
+// The first, the second, ... write of the recovery fails: each time the log stays intact. Some of the operations change
+// or free pages that earlier records name.
 TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
   std::vector<u8> changed = content(1);
   {
@@ -332,7 +332,7 @@ TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
         break;
       } catch (const pool::PoolError& error) {
         EXPECT_EQ(to_errno(error.status()), EIO) << error.what();
-        // Device 0 may have got its superblock of the new epoch, which has everything, and device 1 not.
+        // Device 0 may have got its superblock of the new epoch, with everything, and device 1 may not.
         const u64 left = scan(pool_).record_count();
         EXPECT_TRUE(left == records || (device == 1 && left == 0)) << left << ": " << error.what();
       }
@@ -345,7 +345,7 @@ TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
   EXPECT_GT(failures, 10u);
 }
 
-// A pool with redundancy and a file of 20 pages, synced and not in any checkpoint, after a crash.
+// A pool with redundancy and a file of 20 pages, synced and in no checkpoint, after a crash.
 class LogOfPages : public ::testing::Test {
  protected:
   static constexpr u32 page_count = 20;
@@ -368,7 +368,7 @@ class LogOfPages : public ::testing::Test {
     options.device_count = device_count;
     return options;
   }
-  // Where the device has a page of the file, if it does. Most of a device was never written.
+  // The place of the file's page on the device, if it has it. Most of a device was never written.
   std::optional<u64> find(u32 device, u32 page) {
     const int file = ::open(pool_.device_paths()[device].c_str(), O_RDONLY | O_CLOEXEC);
     EXPECT_GE(file, 0);
@@ -446,7 +446,7 @@ TEST_F(LogOfCopies, APageThatIsGoodNowhereEndsTheLog) {
   expect_ended();
 }
 
-// Two pages and a parity a row.
+// Two pages and one parity in each row.
 class LogOfRows : public LogOfPages {
  protected:
   LogOfRows() : LogOfPages("raid5", 3) {}
@@ -474,7 +474,7 @@ TEST_F(LogOfRows, OneDeviceHasNothing) {
   expect_whole(1);
 }
 
-// A record has one digest: which pages are bad is found out for whole devices only.
+// A record has one digest, so bad pages can be found only for whole devices.
 TEST_F(LogOfRows, TwoPagesOfARowEndTheLog) {
   EXPECT_EQ(damage_page(2), 1u);
   EXPECT_EQ(damage_page(3), 1u);
@@ -500,8 +500,8 @@ TEST_F(LogOfTwoParities, ThreeDevicesHaveNothing) {
   expect_ended();
 }
 
-// A log that is sound by its checksums and names a page twice: nobody but a writer of images makes one. It is refused
-// before anything is written, so what was there before is still what the log says.
+// A log with valid checksums that names a page twice; only a writer of images makes one. It is refused before anything
+// is written, so the log still has the earlier state.
 class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
  protected:
   static constexpr u32 page_count = 20;
@@ -523,7 +523,7 @@ class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
   }
   static std::vector<u8> content(u32 file) { return random_bytes(page_count * page_size, 50 + file); }
 
-  // The whole record of the file's pages.
+  // The complete record of the file's pages.
   std::vector<u8> record_of(u32 file) {
     const server::LogScan log = scan(pool_);
     for (u64 i = 0; i < log.record_count(); ++i) {
@@ -545,7 +545,7 @@ class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
     std::memcpy(extents.data(), record.data() + sizeof(format::LogRecord), extents.size() * sizeof(format::LogExtent));
     return extents;
   }
-  // Into all logs. The length stays.
+  // Writes it to all logs. The length does not change.
   void put(const std::vector<u8>& record) {
     pool::OpenPoolOptions open;
     open.device_paths = pool_.device_paths();
@@ -627,7 +627,7 @@ TEST_P(LogThatNamesPagesTwice, InOneRecord) {
   const u32 half = page_count / 2;
   forge(record, {extent(address, 1, 0, half), extent(address, 1, 0, half)});
   expect_refusal(records);
-  // All but one page apart.
+  // All pages are contiguous except one.
   forge(record, {extent(address, 1, 0, half), extent(address + (half - 1) * page_size, 1, half - 1, half)});
   expect_refusal(records);
   put(record);
@@ -647,8 +647,8 @@ TEST_P(LogThatNamesPagesTwice, InTwoRecords) {
 INSTANTIATE_TEST_SUITE_P(Profiles, LogThatNamesPagesTwice, ::testing::Values("single", "raid1", "raid5"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
-// A page that a record names is not changed where it stands, though no checkpoint has it: what was synced would not
-// match its record any more.
+// A page that a record names is not changed in place, although no checkpoint has it: the synced data would not match
+// its record.
 TEST_F(LogRecovery, PagesOfARecordAreNotOverwritten) {
   {
     const auto session = pool_.open_session();
@@ -665,8 +665,8 @@ TEST_F(LogRecovery, PagesOfARecordAreNotOverwritten) {
   expect_files(3);
 }
 
-// A checkpoint in the middle of a replay has what was carried out, and the log still has the record: it can be carried
-// out again.
+// A checkpoint during a replay contains the operations so far, and the log still has their records: they can be
+// replayed again.
 TEST_F(LogRecovery, WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain) {
   {
     const auto session = pool_.open_session();
@@ -731,7 +731,7 @@ TEST(LogRing, WrapsAndStaysReplayable) {
     FileClient client(*session);
     file = create(client, "lap");
     for (u32 i = 0; i < step_count; ++i) {
-      // Parts of pages, whose bytes go into the log.
+      // Parts of pages, whose bytes are stored in the log.
       const std::vector<u8> bytes = random_bytes(1 + i * 7 % 3000, i + 1);
       const u64 offset = i * 37 % 60'000;
       if (expected.size() < offset + bytes.size()) expected.resize(offset + bytes.size());

@@ -1,5 +1,5 @@
-// The seed of the operation log's records: each mount for writing has one of its own, so that no record of another
-// mount passes for one of its.
+// The seed of the operation log's records: each mount for writing has one of its own, so a record of another mount is
+// never accepted.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -58,8 +58,8 @@ TEST_F(LogSeed, EveryMountForWritingHasItsOwn) {
   EXPECT_TRUE(mount.stop());
 }
 
-// The end of the log was torn by a crash, and the pool went on without the record there. Its bytes come back, on a
-// device that had them in a cache, say: they stand where the next record would begin.
+// A crash tore the end of the log, and the pool continued without the record there. Its bytes return, for example on a
+// device that had them in a cache: they are in the place of the next record.
 TEST_F(LogSeed, ARecordThatWasGivenUpDoesNotComeBack) {
   {
     GrowthMount mount(paths_);

@@ -1,5 +1,5 @@
-// Pools whose data and metadata have profiles of their own, and files that have theirs: where pages go, what happens
-// when one kind of chunk runs full, and what of it outlives a crash.
+// Pools whose data and metadata have profiles of their own, and files with their own profiles: the places of pages, the
+// behaviour when one kind of chunk is full, and what of it survives a crash.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -170,7 +170,7 @@ TEST_P(Profiles, AreAttributesOfFilesAndDirectories) {
   EXPECT_EQ(p.get(file), "<no_attribute>");
   EXPECT_EQ(p.list(file), "user.colour ");
 
-  // Whoever is made in a directory gets what it has.
+  // New inodes in a directory get its profile.
   const u64 directory = p.made(Opcode::mkdir, root, "directory");
   EXPECT_EQ(p.set(directory, "raid1"), Status::ok);
   const u64 below = p.made(Opcode::mkdir, directory, "below");
@@ -218,7 +218,7 @@ TEST_P(Profiles, OutliveACrashBehindASync) {
   EXPECT_EQ(p.pool().checkpoint(), Status::ok);
   EXPECT_EQ(p.set(file, "raid1"), Status::ok);
   EXPECT_EQ(p.write(file, 0, 9 * page_size).status, Status::ok);
-  EXPECT_EQ(p.write(file, 20 * page_size, 300).status, Status::ok);  // in the log by its bytes
+  EXPECT_EQ(p.write(file, 20 * page_size, 300).status, Status::ok);  // in the log with its bytes
   EXPECT_EQ(p.set(other, "raid1"), Status::ok);
   EXPECT_EQ(p.unset(other), Status::ok);
   EXPECT_EQ(p.sync(), Status::ok);
@@ -231,7 +231,7 @@ TEST_P(Profiles, OutliveACrashBehindASync) {
   p.expect_sound();
 }
 
-// Blocks that hold nothing, and those that no checkpoint refers to, are written where new ones are.
+// Blocks without content, and blocks to which no checkpoint refers, are written to the places for new ones.
 TEST_P(Profiles, CountForBlocksThatCouldBeWrittenWhereTheyAre) {
   ProfilePool p("single+raid1c3", GetParam());
   const u64 file = p.made(Opcode::create, root, "file");
@@ -317,7 +317,7 @@ TEST(FullProfiles, NoRoomForNamesLeavesFilesReadableAndCanBeFreed) {
   EXPECT_EQ(p.write(file, 0, 8 * page_size).status, Status::ok);
   Status status = Status::ok;
   std::vector<std::string> names;
-  // A page of attributes each.
+  // One page of attributes for each.
   while (status == Status::ok) {
     const std::string name = fmt::format("a long name that takes some room in a directory {}", names.size());
     const client::Reply reply = p.make(Opcode::create, root, name);

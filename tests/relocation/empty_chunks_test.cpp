@@ -1,6 +1,5 @@
-// The server empties chunks of a mounted pool: all of one device's, all files kept; too many are refused and stay as
-// they are;
-// who calls may end it.
+// The server empties chunks of a mounted pool: all of one device's, and all files are kept. Too many chunks are refused
+// and stay unchanged. The caller may end it.
 #include <gtest/gtest.h>
 
 #include <string>

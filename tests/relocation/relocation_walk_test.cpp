@@ -1,6 +1,6 @@
-// Random operations against the POSIX model, with pages moving to other places in between: chunks are frozen, emptied a
-// bit at a time and given back, files get the profile that they ask for, or are put together. Nothing of that may be
-// seen.
+// Random operations compared with the POSIX model, with pages moving to other places in between: chunks are frozen,
+// emptied step by step and released, files get their requested profile or are defragmented. Users must not see any of
+// this.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,12 +16,12 @@
 namespace gpu4fs::test::relocation_walk_test {
 namespace {
 
-// What happens between the operations.
+// The work between the operations.
 class Upheaval {
  public:
   Upheaval(TestPool& pool, u64 seed) : pool_(pool), random_(seed) {}
 
-  // "" or what is wrong.
+  // "" or the fault.
   std::string act() {
     RelocationDriver driver = relocation_of(pool_);
     const u32 chunk_count = pool_.engine()->fs.space.chunk_count;
@@ -51,7 +51,7 @@ class Upheaval {
     moved_count_ += driver.moved_count();
     return is_expected(status) ? "" : std::string("a relocation answers ") + status_name(status);
   }
-  // A mount forgets.
+  // A mount forgets frozen chunks.
   void forget() { frozen_.clear(); }
   u64 moved_count() const { return moved_count_; }
   u64 emptied_count() const { return emptied_count_; }
@@ -176,7 +176,7 @@ u64 make_directory(FileClient& client, const std::string& name) {
   return client.call(op).result;
 }
 
-// Writers and readers at work while every chunk in turn is frozen and emptied.
+// Writers and readers work while every chunk in turn is frozen and emptied.
 TEST(RelocationStress, ChunksAreEmptiedUnderLoad) {
   TestPoolOptions options;
   options.worker_count = 2;
@@ -210,7 +210,7 @@ TEST(RelocationStress, ChunksAreEmptiedUnderLoad) {
   RelocationDriver driver = relocation_of(pool);
   const u32 chunk_count = pool.engine()->fs.space.chunk_count;
   u32 emptied = 0;
-  // At least one round, whoever is faster.
+  // At least one round, whichever side is faster.
   for (u32 i = 0; (running != 0 || i < chunk_count) && !::testing::Test::HasFailure(); ++i) {
     const u32 chunk = i % chunk_count;
     const Status frozen = driver.step(wire::RelocateStep::freeze, chunk).status;
@@ -234,7 +234,7 @@ TEST(RelocationStress, ChunksAreEmptiedUnderLoad) {
   EXPECT_EQ(result.findings.error_count(), 0u) << findings_text(result);
 }
 
-// The checker sees what a page in the wrong place looks like: a map that leads to a free page.
+// The checker notices a page in the wrong place: a map that leads to a free page.
 TEST(RelocationCanary, AFileThatIsMovedAndNotCommittedIsNoticed) {
   TestPool pool;
   u64 inode = 0;
@@ -254,7 +254,7 @@ TEST(RelocationCanary, AFileThatIsMovedAndNotCommittedIsNoticed) {
     ASSERT_EQ(client.call(op, content_of(op)).status, Status::ok);
   }
   ASSERT_EQ(pool.checkpoint(), Status::ok);
-  // The old page is freed although the map has it still.
+  // The old page is freed although the map still has it.
   fs::FileSystem& fs = pool.engine()->fs;
   fs::Operation op{};
   fs::InodeRef ref{};

@@ -1,5 +1,5 @@
-// A page that cannot be written where it is to go says nothing of the one that is there: a relocation ends with the
-// error, and everything is where and what it was. A page that cannot be read stays, and the others move.
+// An error of the target of a moved page does not affect the existing page: a relocation ends with the error, and
+// everything is unchanged and in its old place. A page that cannot be read stays, and the others move.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -67,7 +67,7 @@ class TargetError : public ::testing::TestWithParam<TargetVariant> {
     return options;
   }
   RelocationDriver driver() { return relocation_of(pool_); }
-  // The chunks that hold anything.
+  // The chunks with content.
   std::vector<u32> freeze_used() {
     std::vector<u32> frozen;
     RelocationDriver mover = driver();
@@ -132,7 +132,7 @@ TEST_P(TargetError, IsTheRelocationsAndLosesNothing) {
 
 TEST_P(TargetError, APageThatCannotBeReadStays) {
   ASSERT_FALSE(freeze_used().empty());
-  // Metadata is in memory: what is read first is the first page.
+  // Metadata is in memory, so the first page is read first.
   RelocationDriver mover = driver();
   plan_.arm(NthKind::read, 1);
   EXPECT_EQ(mover.move(wire::RelocateStep::data, inode_, wire::relocate_frozen), Status::ok);

@@ -67,7 +67,7 @@ TEST(Ring, ManyLapsThroughASmallRing) {
     ASSERT_EQ(position, i);
     ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i, 1, staging).valid, 1u);
     ASSERT_EQ(wire::decode_command(staging[0]).inode, i);
-    // Neither the next position nor the one a lap later is there.
+    // Neither the next position nor the one a lap later has arrived.
     ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 1, 1, staging).valid, 0u);
     ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 4, 1, staging).valid, 0u);
     Completion completion{};

@@ -1,5 +1,5 @@
-// Scrubbing a served pool: what is planted in its devices is found and named by path, a sound pool is said to be
-// sound, progress survives pauses and remounts, and files that are written meanwhile raise no alarm.
+// Scrubs of a served pool: damage on its devices is found and reported by path, a valid pool is reported as valid,
+// progress survives pauses and remounts, and files that are written meanwhile cause no false alarm.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -75,7 +75,7 @@ class ScrubPool : public ::testing::Test {
     client_->call(command, "fallocate");
   }
 
-  // Everything has its place on the medium, map pages included.
+  // Everything has its place on the medium, including map pages.
   void checkpoint() {
     const auto session = server_->open_internal_session(page_size);
     wire::Command command{};
@@ -134,7 +134,7 @@ class ScrubPool : public ::testing::Test {
     return await_end();
   }
   JsonValue ask(const std::string& request) { return parse_json(server_->control().answer(parse_json(request))); }
-  // Path -> damaged pages, as status says; "" stands for pages without an owner.
+  // Path -> damaged pages, as in the status; "" stands for pages without an owner.
   std::map<std::string, u64> damaged_files() {
     std::map<std::string, u64> files;
     const JsonValue status = ask("{\"request\": \"status\"}");
@@ -185,10 +185,10 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
   for (const maintenance::DamagedFile& file : report.files) found[file.path] = file.page_count;
   EXPECT_EQ(found, expected);
   EXPECT_EQ(damaged_files(), expected);
-  // Once more: the same, not more.
+  // A repetition gives the same result and not more.
   EXPECT_EQ(scrub().damaged_count, 5u);
   EXPECT_EQ(damaged_files(), expected);
-  // A damaged file that is removed is damage no more.
+  // A damaged file that is removed is not damage.
   client_->unlink(root, "large");
   checkpoint();
   const std::map<std::string, u64> left{{"/folder/deep/plain file", 1}, {"/mapped", 1}};
@@ -213,7 +213,7 @@ TEST_F(ScrubPool, ReadingNamesTheFileToo) {
   EXPECT_EQ(mismatches, 1);
 }
 
-// Unwritten blocks have no content to verify, whatever their pages hold.
+// Unwritten blocks have no content to verify, whatever their pages contain.
 TEST_F(ScrubPool, UnwrittenBlocksRaiseNoAlarm) {
   const u64 allocated = client_->create(root, "allocated");
   fallocate(allocated, 3000);
@@ -230,7 +230,7 @@ TEST_F(ScrubPool, UnwrittenBlocksRaiseNoAlarm) {
   EXPECT_EQ(damaged_files(), expected);
 }
 
-// What lies below a damaged directory cannot be named, but is not passed over.
+// Files below a damaged directory cannot be named, but are not ignored.
 TEST_F(ScrubPool, PagesWithoutAnOwnerAreCounted) {
   const u64 folder = client_->make_directory(root, "folder");
   const u64 inside = write(client_->create(folder, "inside"), 3);
@@ -270,7 +270,7 @@ TEST_F(ScrubPool, ProgressIsKeptWhateverFlagsTheRootHas) {
     EXPECT_EQ(server_->scrubber().report().state, JobState::finished);
     EXPECT_EQ(server_->scrubber().report().ended_s, ended);
     EXPECT_EQ(server_->scrubber().report().problem, "");
-    // For everybody else it is closed.
+    // Everybody else is refused.
     wire::Command attribute = client_->named(wire::Opcode::set_attribute, root, "trusted.gpu4fs.scrub");
     attribute.data = client_->buffer_address(0);
     attribute.length = 5;
@@ -301,14 +301,14 @@ TEST_F(ScrubPool, PausesResumesAndSurvivesRemounts) {
   EXPECT_EQ(again.started_s, paused.started_s);
   EXPECT_GE(again.page_count, 300u);
   EXPECT_EQ(server_->scrubber().job().resume(), "");
-  unmount();  // running: goes on by itself
+  unmount();  // running: it continues automatically
 
   mount();
   again = await_end();
   EXPECT_EQ(again.state, JobState::finished);
   EXPECT_EQ(again.damaged_count, 1u) << "suspects of before the remounts are not forgotten";
   EXPECT_EQ(again.started_s, paused.started_s);
-  // Checkpoints in between move pages of metadata, some of them after the scrub, just written.
+  // Checkpoints in between move pages of metadata, some of them to places that the scrub has already passed.
   EXPECT_GE(again.page_count + 64, again.page_total);
   unmount();
   mount();
@@ -325,7 +325,7 @@ TEST_F(ScrubPool, CancelledScrubsEnd) {
   EXPECT_EQ(scrub().state, JobState::finished) << "another may begin";
 }
 
-// Files are written in place, replaced, removed, allocated, with checkpoints, as fast as it goes.
+// Files are written in place, replaced, removed and allocated, with checkpoints, as fast as possible.
 TEST_F(ScrubPool, BusyPoolsRaiseNoAlarm) {
   const u32 rounds = scaled(4000);
   std::atomic<u32> rounds_done{0};

@@ -1,6 +1,6 @@
-// What those hear who ask for a chunk while another is being made. The grower is held here, or its engine answers with
-// errors, so that each attempt fails; after an attempt it tells the engine of the room, which the test can see and
-// delay. Chunks that are made: tests/growth.
+// The answers to requests for a chunk while another one is being created. The grower is on hold, or its engine answers
+// with errors, so each attempt fails. After an attempt it tells the engine the room, which the test can see and delay.
+// tests/growth tests chunks that are really created.
 #include "server/chunk_maker.hpp"
 
 #include <gtest/gtest.h>

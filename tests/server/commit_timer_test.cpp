@@ -1,5 +1,5 @@
-// When the timer asks for checkpoints and gives memory back, with an engine and a server that are played. It looks
-// without a pause here, and a test waits for a number of looks.
+// When the timer requests checkpoints and returns memory, with a simulated engine and server. It polls without a pause
+// here, and a test waits for a number of polls.
 #include "server/commit_timer.hpp"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ class CommitTimerTest : public ::testing::Test {
   ~CommitTimerTest() override { timer_.stop(); }
 
   void start(bool discards = false) { timer_.start({.interval_s = 0, .discards = discards}); }
-  // Whatever one look leads to has happened afterwards, and the next has found nothing more to do if all is done.
+  // Afterwards everything that one poll causes has happened, and if all is done the next one has found nothing more to
+  // do.
   [[nodiscard]] bool wait_for_looks() {
     const u64 enough = pool_.engine().look_count() + 20;
     const auto end = std::chrono::steady_clock::now() + gpu4fs::test::patience;
@@ -39,14 +40,14 @@ class CommitTimerTest : public ::testing::Test {
     return true;
   }
 
-  // What tests hand to the timer's thread.
+  // State that tests pass to the timer's thread.
   std::promise<void> begun_;
   std::promise<void> may_end_;
   std::promise<void> heard_;
   std::atomic<bool> is_written_{false};
   u32 given_ = 0;
   PlayedPool pool_;
-  // Before the command counts as completed. Commands of the server are commands of the engine like all others.
+  // Before the command counts as completed. Commands of the server count like all others.
   std::function<ring::Completion(const wire::Command&)> answer_ = [](const wire::Command&) {
     return ring::Completion{};
   };
@@ -122,7 +123,7 @@ TEST_F(CommitTimerTest, GivesMemoryBackInThreePassesAfterAChange) {
   EXPECT_EQ(host_.commands().count(checkpoints), 2u);
 }
 
-// So many runs that a pass takes two looks.
+// So many runs that a pass takes two polls.
 TEST_F(CommitTimerTest, CountsAPassWhenItIsComplete) {
   pool_.mounted.setup.files.push_back(gpu4fs::test::make_memory_file(1 << 20));
   if (!pool_.mounted.setup.files[0].grows_with_use()) GTEST_SKIP() << "no file on a tmpfs can be had here";

@@ -1,4 +1,4 @@
-// Who reports the death of an engine that is played, and how often.
+// Who reports the death of a simulated engine, and how often.
 #include "server/engine_death.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Records of the operation log, field by field: whoever replays one relies on what is checked here.
+// Records of the operation log, field by field: a replay relies on these checks.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -22,7 +22,7 @@ using format::LogRecord;
 constexpr u64 lsn = 0x12340;
 constexpr u64 seed = 0x5eed;
 
-// A record in memory of its greatest length, sealed when it is looked at.
+// A record in memory of its greatest length; its checksum is set when it is checked.
 class RecordBytes {
  public:
   explicit RecordBytes(LogOpcode opcode, u32 name_bytes = 0, u32 data_length = 0, u32 extent_count = 0)
@@ -68,7 +68,7 @@ RecordBytes make_file() {
   return bytes;
 }
 
-// Two extents of three pages together, from the middle of a page to the middle of another.
+// Two extents of three pages in total, from the middle of a page to the middle of another.
 RecordBytes write_extents() {
   RecordBytes bytes(LogOpcode::write_extents, 0, 0, 2);
   bytes.record().offset = 100;

@@ -1,4 +1,4 @@
-// What the thread that answers upcalls does for an engine that is played here.
+// The work of the thread that answers upcalls, for a simulated engine.
 #include "server/upcall_server.hpp"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using ring::UpcallKind;
 
 const auto answers = of(wire::Opcode::upcall_done);
 
-// Of a device: its flushes, which fail when the test says so.
+// The flushes of a device, which fail on request of the test.
 class FlushWatch final : public device::StackLayer {
  public:
   struct State {
@@ -64,7 +64,7 @@ class UpcallServerTest : public ::testing::Test {
   void ask(UpcallKind kind, u64 argument, u32 detail = 0, u64 id = 0) {
     pool_.engine().ask({kind, detail, argument, id});
   }
-  // An upcall that wants an answer, which is waited for.
+  // Sends an upcall that needs an answer, and waits for it.
   wire::Command call(UpcallKind kind, u64 argument, u32 detail = 0) {
     const u64 id = ++last_id_;
     const CommandList::Filter is_answer = [id](const wire::Command& c) { return answers(c) && c.inode == id; };
@@ -141,7 +141,7 @@ TEST_F(UpcallServerTest, NamesTheFileOfALostDeviceUnlessAnotherTookItsPlace) {
   testing::internal::CaptureStderr();
   ask(UpcallKind::device_lost, 1, 5);
   ask(UpcallKind::device_lost, 1, 4);
-  ask(UpcallKind::device_lost, 2, 0);  // which is none
+  ask(UpcallKind::device_lost, 2, 0);  // there is no such device
   call(UpcallKind::flush_device, 0);
   stop();
   const std::string log = testing::internal::GetCapturedStderr();
@@ -156,7 +156,7 @@ TEST_F(UpcallServerTest, NamesTheFileOfALostDeviceUnlessAnotherTookItsPlace) {
   EXPECT_EQ(log.find("device 2"), std::string::npos) << log;
 }
 
-// They look what is lost when they come, and again when one is.
+// They check which devices are lost when they are set, and again at each loss.
 TEST_F(UpcallServerTest, TellsTheSparesOfALostDevice) {
   pool_.mounted.pool.devices[0].state = pool_.mounted.pool.devices[1].state = pool::MemberState::here;
   const std::string path = gpu4fs::test::memory_folder() + "/gpu4fs_spare_" + std::to_string(::getpid());
@@ -190,7 +190,7 @@ TEST_F(UpcallServerTest, WritesNoGrowthThatWasWithdrawn) {
 TEST_F(UpcallServerTest, LeavesChunksToWhoeverMakesThem) {
   EXPECT_EQ(status_of(call(UpcallKind::make_chunk, 0)), Status::no_space) << "nobody makes any";
   EXPECT_EQ(host_.commands().all().size(), 0u);
-  // Held, it makes none, and tells the engine of the room after each attempt.
+  // On hold it creates none, and tells the engine the room after each attempt.
   grower_.hold();
   maker_.start(pool_.open_session());
   EXPECT_EQ(status_of(call(UpcallKind::make_chunk, 0)), Status::no_space);
@@ -199,7 +199,7 @@ TEST_F(UpcallServerTest, LeavesChunksToWhoeverMakesThem) {
   maker_.close_session();
 }
 
-// It may have asked for something between the last look at it and its death.
+// It may have sent a request between the last poll and its death.
 TEST_F(UpcallServerTest, ReadsWhatADeadEngineAskedForAndEnds) {
   const u64 id = ++last_id_;
   pool_.engine().when_idle([&, id] {

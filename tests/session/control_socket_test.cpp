@@ -1,4 +1,4 @@
-// The control socket: answers, and what it does with clients that do not behave.
+// The control socket: its answers, and its reaction to misbehaving clients.
 #include "session/control_socket.hpp"
 
 #include <gtest/gtest.h>
@@ -38,14 +38,14 @@ class Connection {
   bool send(const std::string& text) {
     return ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
-  // Bytes that came, at most `most` of them; 0: the server has hung up.
+  // The received bytes, at most `most` of them; 0: the server has closed the connection.
   std::size_t take(std::size_t most) {
     std::string bytes(most, 0);
     const ssize_t count = ::recv(fd_, bytes.data(), most, 0);
     return count > 0 ? static_cast<std::size_t>(count) : 0;
   }
   void end_of_requests() { ::shutdown(fd_, SHUT_WR); }
-  // A line without its end; "" when the server has hung up.
+  // A line without its end; "" if the server has closed the connection.
   std::string line() {
     for (;;) {
       const std::size_t newline = text_.find('\n');
@@ -106,7 +106,7 @@ TEST_F(ControlSocketTest, HostileLinesGetErrorAnswers) {
     EXPECT_EQ(answer["ok"].kind, JsonValue::Kind::boolean) << text;
     EXPECT_FALSE(answer["ok"].boolean) << text;
     EXPECT_FALSE(answer["error"].text.empty()) << text;
-    // The next one is served as ever.
+    // The next one is served as usual.
     ASSERT_TRUE(connection.send("{\"request\": \"x\"}\n"));
     EXPECT_EQ(parse_json(connection.line())["echo"].text, "x");
   }
@@ -143,7 +143,7 @@ TEST_F(ControlSocketTest, ServesABoundedNumberAtATime) {
   }
   Connection one_more(socket_.path());
   EXPECT_TRUE(contains(one_more.line(), "too many clients"));
-  // One leaves, another may come; that it has left is seen a moment later.
+  // When one leaves, another may come; the server notices this a moment later.
   connections[3]->end_of_requests();
   EXPECT_EQ(connections[3]->line(), "");
   std::string answer;
@@ -154,7 +154,7 @@ TEST_F(ControlSocketTest, ServesABoundedNumberAtATime) {
   EXPECT_TRUE(contains(answer, "echo")) << answer;
 }
 
-// The line that another user gets, who need not reach the folders above the socket's.
+// The line that another user gets, who may not be able to reach the folders above the socket.
 std::string answer_to_user(const std::string& path, uid_t user) {
   int answers[2];
   EXPECT_EQ(::pipe(answers), 0);
@@ -163,7 +163,7 @@ std::string answer_to_user(const std::string& path, uid_t user) {
     const std::filesystem::path place(path);
     if (::chdir(place.parent_path().c_str()) != 0 || ::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(1);
     Connection connection(place.filename());
-    (void)connection.send("{\"request\": \"x\"}\n");  // in vain if the server has hung up
+    (void)connection.send("{\"request\": \"x\"}\n");  // fails if the server has closed the connection
     const std::string line = connection.is_connected() ? connection.line() : "not connected";
     const bool is_told = ::write(answers[1], line.data(), line.size()) == static_cast<ssize_t>(line.size());
     ::_exit(is_told ? 0 : 1);
@@ -181,7 +181,7 @@ std::string answer_to_user(const std::string& path, uid_t user) {
   return line;
 }
 
-// Whoever may command the server is asked of the kernel, whatever somebody has made of the socket's mode.
+// The kernel says which users may command the server, whatever the mode of the socket is.
 TEST(ControlSocketRights, OthersAreRefusedWhoeverMayConnect) {
   if (::geteuid() != 0) GTEST_SKIP() << "becoming other users needs the superuser";
   constexpr uid_t nobody = 65534;
@@ -241,7 +241,7 @@ TEST(ControlSocketEnd, DoesNotWaitForSilentClients) {
   EXPECT_EQ(halfway.line(), "");
 }
 
-// A client that reads on and on, but slowly, has not got its answer when the socket ends: nobody waited for that.
+// A client that keeps reading, but slowly, has not got its answer when the socket ends: the end does not wait for it.
 TEST(ControlSocketEnd, DoesNotWaitForSlowClients) {
   constexpr std::size_t answer_bytes = std::size_t{16} << 20;
   TemporaryFolder folder;
@@ -263,7 +263,7 @@ TEST(ControlSocketEnd, DoesNotWaitForSlowClients) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   end.join();
-  // Some of it lies in the socket in any case.
+  // The socket contains some of it in any case.
   EXPECT_LT(taken, answer_bytes / 2);
 }
 

@@ -1,4 +1,4 @@
-// What an engine gets when nobody says how much.
+// The default sizes of an engine.
 #include "session/engine_setup.hpp"
 
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
-// A folder that several clients change at once: names that are made exclusively, moved and removed, and a log to which
-// everybody appends.
+// A folder that several clients change at once: names that are created exclusively, moved and removed, and a log to
+// which all append.
 //
-// Whatever the order was, for each name the successes add up: what was made and moved here, less what was removed and
-// moved away, is 0 or 1, and says whether the name is there. The log has every acknowledged record once, and those of
-// one client in their order.
+// Independent of the order, the successes for each name add up: the number of creations and moves to it, minus removals
+// and moves away from it, is 0 or 1, and says whether the name exists. The log has every acknowledged record once, and
+// those of one client in order.
 #pragma once
 
 #include <cstring>
@@ -65,7 +65,7 @@ class SharedFolder {
     return op.opcode == wire::Opcode::write ? record(client, logs_[client].done) : std::vector<u8>{};
   }
 
-  // "" or what is wrong with the answer.
+  // "" or the fault of the answer.
   std::string end(const FileOperation& op, u64 client, const client::Reply& reply) {
     using wire::Opcode;
     const int error = to_errno(reply.status);
@@ -85,13 +85,13 @@ class SharedFolder {
     if (op.opcode == Opcode::write) ++logs_[client].done;
     return "";
   }
-  // Nobody knows whether it happened: the next look at the folder says so.
+  // It is unknown whether it happened; the next check of the folder shows it.
   void doubt(const FileOperation& op) {
     if (op.opcode != wire::Opcode::write) counts_are_known_ = false;
   }
 
-  // While nothing is under way. After a crash (`crashed`) names are as they are, and records may be missing from the
-  // end.
+  // While no operation is in progress. After a crash (`crashed`) any state of names is accepted, and records may be
+  // missing at the end.
   std::string check(FileClient& client, bool crashed) {
     std::string problem;
     const auto listed = client.list(folder_, 8000, false, &problem);

@@ -1,8 +1,8 @@
-// The CPU engine with several workers in one thread: a seed decides which worker makes the next step, how long flushes
-// take and how time passes.
+// The CPU engine with several workers in one thread: a seed determines which worker makes the next step, how long
+// flushes take and how time passes.
 //
-// A worker's step is one call of worker_step(): it is not interrupted. So what two workers do at once inside of steps
-// is left to the stress tests and to ThreadSanitizer; what they do to each other from step to step is found here.
+// A worker's step is one call of worker_step() and is not interrupted. So the stress tests and ThreadSanitizer test
+// concurrency inside of steps; this simulation tests interactions from step to step.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace gpu4fs::test {
 // Deliberate mistakes, for the tests of the tests.
 enum class SimFlaw { none, forgets_flush, loses_item, shares_folder };
 
-// What the seed decides, and the trace of it.
+// The decisions of the seed, and their trace.
 class SimWorld {
  public:
   explicit SimWorld(u64 seed) : random_(seed), seed_(seed) {
@@ -50,7 +50,7 @@ class SimWorld {
   u64 now_ns_ = u64{1'700'000'000} * 1'000'000'000;
 };
 
-// The world whose time this thread has (simulate_test.cpp has the clock).
+// The world whose time this thread has (simulate_test.cpp defines the clock).
 inline thread_local const SimWorld* world_of_clock = nullptr;
 
 class SimEngine : public LoneEngine {
@@ -58,7 +58,7 @@ class SimEngine : public LoneEngine {
   // `where` outlives it.
   SimEngine(engine::Engine* engine, FlushDevices flush, const char* where, SimWorld& world)
       : LoneEngine(engine, flush, where, 0), world_(world), flush_devices_(std::move(flush)) {
-    // Threads of clients lend themselves: they look at rings first.
+    // Waiting threads of clients work for the engine: they poll rings first.
     const u32 lenders = static_cast<u32>(world_.below(3));
     for (u32 i = 0; i < world_.worker_count + lenders; ++i) {
       workers_.push_back(engine::WorkerState::make(i));
@@ -66,13 +66,13 @@ class SimEngine : public LoneEngine {
     }
   }
 
-  // One decision. False: nothing is to do, and nothing is awaited.
+  // One decision. False: there is no work, and nothing is awaited.
   bool decide() { return step(); }
   // Something was submitted.
   void wake() { idle_count_ = 0; }
 
  protected:
-  // Sessions of a pool that was mounted are kept by whoever catches this.
+  // The sessions of a mounted pool are kept by the code that catches this.
   [[noreturn]] void report_stuck() const override {
     if (!world_.is_mounted) LoneEngine::report_stuck();
     throw std::runtime_error("nothing moves any more");
@@ -94,7 +94,7 @@ class SimEngine : public LoneEngine {
     collect_upcalls();
     if (++idle_count_ < 4 * workers_.size()) return true;
     if (pending_.empty()) return false;
-    // Everybody waits for a flush.
+    // All commands wait for a flush.
     world_.pass(world_.flush_ns);
     advance_flush();
     return true;
@@ -116,7 +116,7 @@ class SimEngine : public LoneEngine {
   }
   u64 later() { return world_.now_ns() + world_.below(world_.flush_ns); }
 
-  // Of those that are due any one: it is carried out, and some time later answered.
+  // Executes any one of the due flushes, and answers it some time later.
   bool advance_flush() {
     std::vector<std::size_t> due;
     for (std::size_t i = 0; i < pending_.size(); ++i) {

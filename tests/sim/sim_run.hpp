@@ -1,10 +1,10 @@
-// One seed: clients with several commands under way each, checkpoints, quiet points at which everything is compared,
-// and the end of it all by a power failure, after which the same pool goes on.
+// One seed: clients with several commands in progress each, checkpoints, quiet points at which everything is compared,
+// and at the end a power failure, after which the same pool continues.
 //
-// What seeds do (SimKind): nothing fails but the power; some commands have deadlines that flushes overrun; devices
-// answer with errors; devices store or keep wrong bytes. With errors, operations may be refused, and nothing
-// acknowledged is lost. With wrong bytes only one thing is asked: what is read is right or refused. A third of the
-// seeds does it on a pool that is nearly full.
+// The kinds of seeds (SimKind): only the power fails; some commands have deadlines that flushes exceed; devices answer
+// with errors; devices store or keep wrong bytes. With errors, operations may be refused, and nothing acknowledged is
+// lost. With wrong bytes there is only one requirement: a read is right or refused. A third of the seeds runs on a pool
+// that is nearly full.
 #pragma once
 
 #include <deque>
@@ -35,7 +35,7 @@ struct SimOutcome {
   u64 replayed = 0;
   u64 faults = 0;
   u64 timeouts = 0;
-  u64 refusals = 0;    // for want of space
+  u64 refusals = 0;    // for lack of space
   u64 given_back = 0;  // pages of the inode file
 };
 
@@ -61,7 +61,7 @@ class ArmedFaults : public device::FaultLayer {
 
 class SimRun {
  public:
-  // `filler`: a file of the base to make a little room in, 0 for none: the pool is nearly full.
+  // `filler`: a file of the base in which to make a little room, 0 for none: the pool is nearly full.
   SimRun(u64 seed, const CrashBase& base, u64 filler, SimFlaw flaw = SimFlaw::none)
       : world_(seed), name_("GPU4FS_SIM_SEED=" + std::to_string(seed)), kind_(kind_of(seed)), filler_(filler) {
     world_.flaw = flaw;
@@ -97,17 +97,18 @@ class SimRun {
   struct Slot {
     client::Session* session = nullptr;
     std::optional<FileClient> files;
-    u64 actor = nobody;  // whose folder; nobody: the shared one
+    u64 actor = nobody;  // the owner of the folder; nobody: the shared one
     u64 shared_client = 0;
     bool is_busy = false;
-    bool waits = false;  // for a quiet point, in doubt of what happened
+    bool waits = false;  // for a quiet point, because the result is unknown
     bool is_sync = false;
     bool has_deadline = false;
     u64 position = 0;
     FileOperation op;
     StepCounts seen;
     StepCounts records_seen;
-    bool comes_and_goes = false;  // makes files without names, and frees them: pages of the inode file come and go
+    bool comes_and_goes = false;  // creates and frees files without names: pages of the inode file are created and
+                                  // given back
     bool frees = false;
     std::vector<u64> nameless;
   };
@@ -175,7 +176,7 @@ class SimRun {
     try {
       mount();
     } catch (const std::exception& error) {
-      if (kind_ == SimKind::silent && life > 0) return false;  // the damage is too bad
+      if (kind_ == SimKind::silent && life > 0) return false;  // the damage is too severe
       throw;
     }
     if (life == 0) {
@@ -257,7 +258,7 @@ class SimRun {
     }
   }
 
-  // One decision of the engine, and what has been answered by then.
+  // One decision of the engine, and the processing of the answers so far.
   void advance() {
     const bool moves = engine().decide();
     bool is_waiting = false;
@@ -317,14 +318,14 @@ class SimRun {
     engine().wake();
     slot.is_busy = true;
   }
-  // Where it is refused, what there is goes.
+  // If it is refused, the existing file is freed.
   void end_nameless(Slot& slot, const client::Reply& reply) {
     if (slot.op.opcode == wire::Opcode::reclaim) return;
     if (reply.status == Status::ok) slot.nameless.push_back(reply.result);
     slot.frees = reply.status != Status::ok;
   }
 
-  // A ring goes round: its oldest command has to end first.
+  // When a ring wraps around, its oldest command has to end first.
   bool has_room(const Slot& slot) const {
     u64 oldest = ~u64{0};
     u64 newest = 0;
@@ -415,7 +416,7 @@ class SimRun {
     return true;
   }
 
-  // Waits for what is under way and compares everything.
+  // Waits for the commands in progress and compares everything.
   void become_quiet() {
     while (!is_idle() && outcome_.problem.empty()) {
       const bool moves = engine().decide();
@@ -459,7 +460,7 @@ class SimRun {
         const std::size_t end = std::min(found[i].find('\n', at), found[i].size());
         const std::string line = found[i].substr(at, end - at);
         at = end + 1;
-        // What could not be read is told in the middle of a line, and ends it.
+        // An unreadable part is reported in the middle of a line, and ends it.
         const bool is_part = line.empty() || line.front() != '/' || line.find(" answers ") != std::string::npos;
         if (is_part || lines.count(line) != 0) continue;
         fail("was never so: " + line);
@@ -496,7 +497,7 @@ class SimRun {
     fail_power(cut, is_whole);
   }
 
-  // Now and then, where nothing had failed: true if nothing can be lost any more.
+  // From time to time, if nothing has failed: true if nothing can be lost.
   bool end_clean(bool is_last) {
     if (kind_ == SimKind::silent || (!is_last && !world_.chance(25))) return false;
     become_quiet();
@@ -535,14 +536,14 @@ class SimRun {
     if (errors_of_a_crash(result) != 0) fail("fsck:" + findings_text(result));
   }
 
-  // An engine that stands still cannot be taken apart: its sessions wait for their commands.
+  // An engine that is stuck cannot be destroyed: its sessions wait for their commands.
   void strand() {
     struct Stranded {
       std::unique_ptr<CrashPool> pool;
       std::unique_ptr<CrashImage> image;
       std::vector<std::unique_ptr<client::Session>> sessions;
     };
-    static auto& all = *new std::vector<Stranded*>;  // never destroyed: leak checkers see what it holds
+    static auto& all = *new std::vector<Stranded*>;  // never destroyed: leak checkers see its content
     all.push_back(new Stranded{std::move(pool_), std::move(image_), std::move(sessions_)});
   }
 

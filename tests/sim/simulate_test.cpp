@@ -2,8 +2,8 @@
 // (sim_run.hpp).
 //
 // Environment:
-//   GPU4FS_SIM_SEED     the first seed, 1 if not given; a failure prints its own
-//   GPU4FS_SIM_COUNT    how many seeds, 300 if not given
+//   GPU4FS_SIM_SEED     the first seed, default 1; a failure prints its own
+//   GPU4FS_SIM_COUNT    number of seeds, default 300
 //   GPU4FS_TEST_SCALE   percent of them (cmake/tests.cmake)
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@
 #include "sim/sim_run.hpp"
 #include "support/test_scale.hpp"
 
-// The engine's clock is that of the world that the thread simulates. Other tests of the program ask for the time a
-// million times: the library's function needs no system call.
+// The engine's clock is that of the world that the thread simulates. Other tests of the program read the time a million
+// times, for which the library's function needs no system call.
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const gpu4fs::test::SimWorld* world = gpu4fs::test::world_of_clock;
   if (world == nullptr) {
@@ -104,7 +104,7 @@ TEST_F(Simulation, SeedsEndWell) {
   EXPECT_GT(sum.given_back, 0u);
 }
 
-// A seed is all there is to a run.
+// The seed determines a run completely.
 TEST_F(Simulation, EqualSeedsAreEqualRuns) {
   for (const u64 seed : {1, 5, 7, 9, 13}) {
     const SimOutcome first = simulate(seed);
@@ -115,7 +115,7 @@ TEST_F(Simulation, EqualSeedsAreEqualRuns) {
   }
 }
 
-// What each kind of mistake looks like, within a few seeds.
+// The symptom of each kind of mistake, within a few seeds.
 std::string first_problem(SimFlaw flaw) {
   for (u64 seed = 1; seed <= 40; ++seed) {
     const std::string problem = simulate(seed * 10 + 1, flaw).problem;

@@ -1,5 +1,4 @@
-// Allocation and reservation: to the last page, in whole regions, over all chunks, and only within
-// reach.
+// Allocation and reservation: to the last page, in whole regions, over all chunks, and only within reach.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,8 +52,7 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   EXPECT_EQ(reserve_pages(*pool.fs, late, 1), Status::no_space);
 }
 
-// What is promised to others and not used yet may come back; the command's own promises do not, nor those of dirty
-// frames.
+// Unused reservations of others may return; the command's own do not, and neither do those of dirty frames.
 TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
@@ -77,7 +75,7 @@ TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
   EXPECT_FALSE(refused(asking, room - 9));
   EXPECT_TRUE(refused(holder, 10));
   EXPECT_FALSE(refused(holder, 11));
-  // All of the other's promises are those of dirty frames: the next checkpoint uses them.
+  // All of the other's reservations are those of dirty frames: the next checkpoint uses them.
   pool.fs->dirty.count = static_cast<u32>(room - 10);
   EXPECT_FALSE(refused(asking, 1));
   pool.fs->dirty.count = static_cast<u32>(room - 11);
@@ -139,7 +137,7 @@ TEST(SpaceAllocate, no_large_run_without_a_free_region_but_every_small_one) {
   ASSERT_EQ(reserve_pages(*pool.fs, op, 2048), Status::ok);
   std::vector<Extent> regions;
   for (u32 i = 0; i < 4; ++i) regions.push_back(allocate_run(Lane{}, *pool.fs, op, 512, 512));
-  // All of each region but one page goes back.
+  // All of each region except one page is returned.
   for (const Extent& region : regions) {
     ASSERT_EQ(region.page_count, 512u);
     abandon_extent(*pool.fs, op, {region.address, 200, 0});
@@ -189,10 +187,10 @@ TEST(SpaceAllocate, chunks_out_of_reach_are_asked_for_only_when_needed) {
     op.shard = shard % 4;
     EXPECT_EQ(chunk_of(pool, allocate_run(Lane{}, *pool.fs, op, 100, 1).address), first);
   }
-  // More than is in reach: one chunk after the other; more than there is: no space.
+  // More than is reachable: one chunk after the other; more than exists: no space.
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4000), Status::chunk_not_mapped);
   EXPECT_NE(op.wanted_chunk, first);
-  // The flag alone is enough: the chunk is counted when it is missed.
+  // The flag suffices: the chunk is counted when it is needed.
   pool.fs->space.chunks[op.wanted_chunk].accessible = 1;
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4000), Status::chunk_not_mapped);
   make_chunk_accessible(*pool.fs, op.wanted_chunk);
@@ -244,7 +242,7 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   EXPECT_EQ(pool.fs->data_counters().used, 0u);
 }
 
-// Another worker took a page between the look and the grab.
+// Another worker took a page between the search and the allocation.
 TEST(SpaceAllocate, collision_leaves_a_prefix_and_nothing_else) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);

@@ -1,5 +1,5 @@
-// Free regions that the medium gets back: never one of which any page is needed, nobody gets a page of one before its
-// memory is there again, and no page is lost.
+// Free regions whose memory is returned to the system: no page of them is needed, no command gets one of their pages
+// before the memory is back, and no page is lost.
 #include "space/backing.hpp"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,6 @@ namespace {
 
 using test::SpaceFixture;
 
-
 const test::LevelShape shapes[] = {
     {"single", format::RaidLevel::single, 1, 0},
     {"raid1_2", format::RaidLevel::raid1, 2, 0},
@@ -30,7 +29,7 @@ const test::LevelShape shapes[] = {
     {"raid6_5_64k", format::RaidLevel::raid6, 5, 65536},
 };
 
-// A mount with a server that maps and punches, but only in its books.
+// A mount with a server that maps and punches only in its records.
 class Backing : public ::testing::TestWithParam<test::LevelShape> {
  protected:
   Backing() : pool_(options()) {
@@ -64,7 +63,7 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
     for (u32 i = 0; i < run.page_count; ++i) pages.insert(run.address + u64{i} * page_size);
   }
 
-  // What a command gets, or what it is told.
+  // The pages that a command gets, or its status.
   Status take(u32 page_count, u32 alignment, fs::Operation* op) {
     *op = pool_.operation(static_cast<u32>(random_.next() % 4));
     const Status status = reserve_pages(fs(), *op, page_count);
@@ -89,7 +88,7 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
     live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(at));
   }
 
-  // The server's answer to who wanted the chunk, as the command takes it up.
+  // The server's answer to the command that requested the chunk, as the command processes it.
   struct Wanted {
     u32 chunk;
     u32 generation;
@@ -127,7 +126,7 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
     }
   }
 
-  // While no command has a promise.
+  // While no command has a reservation.
   void expect_sums(const char* when) {
     u64 free = 0;
     u64 unbacked = 0;
@@ -149,7 +148,7 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
   test::Sequence random_{11};
   std::vector<raid::Extent> live_;
   std::set<u64> durable_;
-  std::set<u64> before_;  // of the epoch before, while the next one is written
+  std::set<u64> before_;  // of the previous epoch, while the next one is written
   std::vector<std::vector<bool>> has_memory_;
   u64 epoch_ = 1;
 };
@@ -206,7 +205,7 @@ TEST_P(Backing, SomeRegionsStay) {
   EXPECT_LE(backed, kept + 1);
 }
 
-// Unless somebody asks for it, what was just freed is looked at twice.
+// Unless it is requested, space that was just freed waits for a second search.
 TEST_P(Backing, SpaceInTurnoverStays) {
   const TrimSearch search{0, 0, 0, 4};
   fs::Operation op{};
@@ -229,14 +228,14 @@ TEST_P(Backing, SpaceInTurnoverStays) {
 
 TEST_P(Backing, FrozenChunksKeepTheirSums) {
   trim_everything();
-  // Room for what is kept back.
+  // Room for the reserve.
   map(0);
   answer({0, chunk(0).generation});
   ASSERT_EQ(freeze_chunk(fs(), 1), Status::ok);
   expect_sums("frozen");
   EXPECT_EQ(pages_taken(fs(), 1), 0u);
   EXPECT_EQ(check_frozen_empty(fs(), 1), Status::ok);
-  // Somebody reads in it.
+  // A read in the chunk.
   map(1);
   answer({1, chunk(1).generation});
   expect_sums("frozen and back");
@@ -253,7 +252,7 @@ TEST_P(Backing, FrozenChunksKeepTheirSums) {
 }
 
 TEST_P(Backing, NothingNeededIsTakenAndNothingIsLost) {
-  std::vector<Wanted> asked;  // the server has not got to it
+  std::vector<Wanted> asked;  // the server has not processed it yet
   std::vector<Wanted> answered;
   std::optional<TrimRun> run;  // that the server is punching
   const u64 steps = test::scaled(1500);
@@ -305,7 +304,7 @@ TEST_P(Backing, NothingNeededIsTakenAndNothingIsLost) {
 INSTANTIATE_TEST_SUITE_P(Levels, Backing, ::testing::ValuesIn(shapes),
                          [](const auto& shape) { return std::string(shape.param.name); });
 
-// Of a chunk that the engine does not reach nobody takes a page: its regions are the server's without a mark.
+// No command takes a page of a chunk that the engine does not reach: the server has its regions without a mark.
 TEST(BackingOfUnreachedChunks, NeedsNoMark) {
   SpaceFixture pool({.device_count = 1, .chunks_per_device = 2, .accessible = false});
   ASSERT_EQ(pool.load(1), Status::ok);
@@ -318,7 +317,7 @@ TEST(BackingOfUnreachedChunks, NeedsNoMark) {
   const u32 generation = fs.space.chunks[0].generation;
   ASSERT_EQ(end_trim(fs, 0), Status::ok);
   EXPECT_NE(fs.space.chunks[0].generation, generation);
-  // The rest of the chunk, the next one, and then there is nothing more to look at.
+  // The rest of the chunk, then the next one; then the search is complete.
   run = find_trim_run(fs, {run.chunk, run.first + run.count, 0, 3});
   EXPECT_EQ(run.chunk, 0u);
   EXPECT_EQ(run.count, std::min(3u, region_count_of(fs.space.chunks[0]) - 3));

@@ -1,5 +1,5 @@
-// Chunks of several profiles: each class of them has counters of its own, gives pages only to who asked for it, and
-// runs full alone.
+// Chunks of several profiles: each class of them has counters of its own, gives pages only to requests for it, and
+// becomes full on its own.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -51,7 +51,7 @@ SpaceOptions options_of(const Mix& mix) {
   return options;
 }
 
-// Free pages of a class, as the bitmaps have them, in stripes that count.
+// Free pages of a class according to the bitmaps, in stripes that count.
 u64 countable_free(const fs::FileSystem& fs, u32 page_class) {
   u64 sum = 0;
   for (u32 i = 0; i < fs.space.chunk_count; ++i) {
@@ -98,7 +98,7 @@ class Classes : public ::testing::TestWithParam<Mix> {
     close_stripes(fs());
     ASSERT_EQ(pool_.checkpoint(++epoch_), Status::ok);
   }
-  // Takes pages of the class until there are none; what the command got.
+  // Takes pages of the class until there are none; returns what the command got.
   std::vector<raid::Extent> fill(bool for_metadata, Status* end) {
     std::vector<raid::Extent> extents;
     for (;;) {
@@ -159,7 +159,7 @@ TEST_P(Classes, RandomCommandsKeepTheSumsOfEachRight) {
     }
   }
   checkpoint();
-  // What a mount finds is what was left, whichever group loads it.
+  // A mount finds what was left, whichever group loads it.
   SpaceFixture again = pool_.remount();
   ASSERT_EQ(again.load(epoch_), Status::ok);
   for (const u32 page_class : {data(), metadata()}) {
@@ -184,12 +184,12 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
     EXPECT_EQ(class_at(fs(), run.address), metadata_is_full ? data() : metadata());
     commit_extent(Lane{}, fs(), run);
     unreserve_pages(fs(), other, other.pages_reserved);
-    // Whoever frees space gets a few more of the full one.
+    // Commands that free space get a few more pages of the full class.
     fs::Operation freeing = operation(metadata_is_full);
     freeing.emergency_use = space::EmergencyUse::all;
     EXPECT_EQ(reserve_pages(fs(), freeing, 4), Status::ok);
     unreserve_pages(fs(), freeing, 4);
-    // Freed pages of the other do not help it, its own do, after a checkpoint.
+    // Freed pages of the other class do not help; those of its own do, after a checkpoint.
     checkpoint();
     free_extent(Lane{}, fs(), run);
     fs::Operation more = operation(metadata_is_full);
@@ -313,7 +313,7 @@ TEST(ClassesOfAPool, MustFitWhatTheSuperblockSays) {
   EXPECT_THROW(pool::build_logical_space(memory, superblock, pool.devices, pool.chunks, true), pool::PoolError);
 }
 
-// A file may ask for what has chunks for data.
+// A file may request profiles that have chunks for data.
 TEST(ClassesOfAPool, FilesGetWhatIsThere) {
   const SpaceFixture pool(options_of(mixes[0]));
   const fs::FileSystem& fs = *pool.fs;

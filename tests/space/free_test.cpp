@@ -1,4 +1,4 @@
-// free_extent: the ranks of a group free a word of the bitmaps each.
+// free_extent: each rank of a group frees one word of the bitmaps.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -24,7 +24,7 @@ struct FreeCase {
   bool has_log;
 };
 
-// Of a chunk that is allocated and committed as a whole, with some of its pages stable.
+// For a chunk that is completely allocated and committed, with some of its pages stable.
 void expect_freed(const FreeCase& c) {
   SCOPED_TRACE(testing::Message() << c.first << " + " << c.count << (c.has_log ? ", with a log" : ""));
   on_all_groups([&](auto g) {
@@ -79,7 +79,7 @@ TEST(SpaceFree, pages_of_any_range_go_once_and_those_that_a_checkpoint_needs_wai
   }
 }
 
-// A damaged map names them: what is in use goes, the rest is noted.
+// A damaged map names them: pages in use are freed, the others are recorded.
 TEST(SpaceFree, pages_that_are_not_in_use_are_noted) {
   on_all_groups([](auto g) {
     static SpaceFixture* pool = nullptr;

@@ -1,6 +1,5 @@
-// Frozen chunks: nothing is allocated in them, and the sums of their class are those of the others, whatever happens
-// to pages
-// that were taken before.
+// Frozen chunks: nothing is allocated in them, and the sums of their class are those of the others, whatever happens to
+// pages that were taken before.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +42,7 @@ class Freeze : public ::testing::TestWithParam<test::LevelShape> {
     close_stripes(fs());
     ASSERT_EQ(pool_.checkpoint(++epoch_), Status::ok);
   }
-  // While no command has a promise.
+  // While no command has a reservation.
   void expect_sums(const char* when) {
     u64 free = 0;
     u64 pending = 0;
@@ -100,7 +99,7 @@ TEST_P(Freeze, AnEmptyChunkIsNeitherFreeNorAvailable) {
 }
 
 TEST_P(Freeze, NotWithoutRoomElsewhere) {
-  // One after the other, until what they hold has no room in those that are left.
+  // One after the other, until the remaining ones have no room for their pages.
   u32 frozen = 0;
   fs::Operation op{};
   for (const raid::Extent& run : take(static_cast<u32>(fs().data_counters().total / 8), true, &op)) commit(run);

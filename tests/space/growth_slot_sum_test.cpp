@@ -1,5 +1,5 @@
 // The sum of the slots' checksums while superblocks name a plan and its chunks are not in the table yet, or still are:
-// a crash after any checkpoint in that time leaves a pool that loads.
+// after a crash that follows any checkpoint in that time, the pool loads.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,7 +23,7 @@ class GrowthSlotSum : public ::testing::Test {
   fs::FileSystem& fs() { return small_.fs(); }
   raid::ChunkState& chunk() { return fs().space.chunks[1]; }
 
-  // What superblocks say of a pool with so many chunks.
+  // The content of superblocks of a pool with this number of chunks.
   void plan(u32 chunk_count) {
     std::memset(static_cast<void*>(plan_.get()), 0, sizeof(*plan_));
     const format::Superblock& superblock = fs().superblocks[0];
@@ -33,7 +33,7 @@ class GrowthSlotSum : public ::testing::Test {
     plan_->chunk_count = chunk_count;
     plan_->page_total = chunk_count * small_pool::chunk_pages(small_.options());
   }
-  // Something of the first chunk is other than before.
+  // Changes something in the first chunk.
   void change() {
     fs::Operation op = small_.operation();
     ASSERT_EQ(space::reserve_pages(fs(), op, 1), Status::ok);
@@ -56,7 +56,7 @@ class GrowthSlotSum : public ::testing::Test {
     options.chunk_count = chunk_count;
     EXPECT_EQ(SmallFileSystem(options, small_.images()).load_status(), Status::ok);
   }
-  // After the checkpoint that names the plan, others in front of the admission, and one after it.
+  // After the checkpoint that names the plan, others before the admission, and one after it.
   void expect_loads_at_any_time(u32 chunk_count) {
     change();
     make_durable();

@@ -1,5 +1,5 @@
 // The phases of a plan that changes the chunks of a pool: each command has a meaning in some of them, and a status in
-// the others. A plan that does not fit is refused before anything depends on it.
+// the others. An invalid plan is refused before anything depends on it.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -52,7 +52,7 @@ class GrowthPhases : public ::testing::Test {
     plan_->added[0].loaded = plan_->added[0].accessible = plan_->added[0].erased = 0;
     plan_->added_count = 1;
   }
-  // The answer to a question that was asked just now.
+  // The answer to the current question.
   void take_up(bool is_written) { take_up_growth(fs(), growth_number(fs()), is_written); }
   void make_durable() {
     ASSERT_EQ(stage_growth(fs()), Status::ok);
@@ -60,7 +60,7 @@ class GrowthPhases : public ::testing::Test {
     end_growth(fs());
     ASSERT_EQ(phase(), GrowthPhase::durable);
   }
-  // Of stage_growth(), admit_chunks() and withdraw_growth(), which change nothing; ok: not tried.
+  // The statuses of stage_growth(), admit_chunks() and withdraw_growth(), which change nothing; ok: not tried.
   void expect_refusals(Status staged, Status admitted, Status withdrawn) {
     const GrowthPhase before = phase();
     if (staged != Status::ok) {

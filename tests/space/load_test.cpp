@@ -1,5 +1,4 @@
-// Loading a chunk: which bitmap slot counts, and what damage is answered with. On a Lane and an
-// emulated warp.
+// Loading a chunk: which bitmap slot is current, and the answers to damage. On a Lane and an emulated warp.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -30,7 +29,7 @@ std::unique_ptr<SpaceFixture> two_slots() {
   return pool;
 }
 
-// Loads with `Group` after `damage`; the pool is made anew for each group.
+// Loads with `Group` after `damage`; the pool is created anew for each group.
 void expect_load(u64 superblock_epoch, Status status, u64 used, const std::function<void(SpaceFixture&)>& damage) {
   std::unique_ptr<SpaceFixture> pool;
   on_all_groups([&](auto g) {
@@ -72,7 +71,7 @@ TEST(SpaceLoad, slot_beyond_the_superblock_is_cleared_unless_read_only) {
   ASSERT_EQ(writable->load(4), Status::ok);
   const std::vector<u8> zeros(page_size);
   EXPECT_EQ(std::memcmp(slot_header(*writable, 1), zeros.data(), page_size), 0);
-  // It stays lost when the pool reaches its epoch.
+  // It stays cleared when the pool reaches its epoch.
   SpaceFixture again = writable->remount();
   ASSERT_EQ(again.load(5), Status::ok);
   EXPECT_EQ(again.fs->data_counters().used, 10u);
@@ -130,7 +129,7 @@ TEST(SpaceLoad, well_sealed_nonsense_is_refused) {
   expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.version = 1; }); });
 }
 
-// The chunk tree says what it says, so it is written anew.
+// Everything in it is known from the chunk tree, so it is rewritten.
 TEST(SpaceLoad, damaged_chunk_header_is_restored) {
   for (const u64 byte : {u64{0}, u64{4}, u64{8}, u64{20}, u64{32}, u64{40}, page_size - 1}) {
     expect_load(5, Status::ok, 20, [&](SpaceFixture& pool) { pool.header_page(0, 0)[byte] ^= 2; });
@@ -207,7 +206,7 @@ TEST(SpaceLoad, failed_checkpoint_is_written_again_into_the_same_slot) {
   EXPECT_EQ(mounted.fs->data_counters().used, 15u);
 }
 
-// Writes `count` pages of the pool's, which are in use then.
+// Writes `count` pages of the pool, which are then in use.
 std::vector<raid::Extent> put_pages(SpaceFixture& pool, u32 count) {
   std::vector<raid::Extent> runs;
   const std::vector<u8> bytes(u64{count} * page_size, 0x4b);
@@ -230,8 +229,8 @@ u64 damaged_header_pages(SpaceFixture& pool) {
   return found.damaged;
 }
 
-// Nothing verifies the descriptors of a chunk without pages in use, and what was there before is not missed when it is
-// used again.
+// Nothing verifies the descriptors of a chunk without pages in use, and their old content is not needed when the chunk
+// is used again.
 TEST(SpaceLoad, descriptors_of_an_empty_chunk_mean_nothing) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);

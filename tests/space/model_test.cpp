@@ -1,6 +1,5 @@
-// Space against a model: random orders of all operations, every answer and every counter compared
-// with sets of pages; after each checkpoint the medium is mounted a second time, at this epoch and
-// at the one before.
+// Space compared with a model: random orders of all operations, every answer and every counter compared with sets of
+// pages. After each checkpoint the medium is mounted a second time, at this epoch and at the previous one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -92,7 +91,7 @@ class SpaceModel {
     }
   }
 
-  // Everything goes back; the pool must be as new.
+  // Everything is returned; the pool must be like a new one.
   void finish() {
     while (staged_.has_value()) advance_checkpoint();
     for (Command& command : commands_) {
@@ -288,7 +287,7 @@ class SpaceModel {
   u64 total_ = 0;
 };
 
-// What the random orders brought about.
+// The situations that the random orders reached.
 std::set<std::string> run_model(const test::SpaceOptions& options, u64 seed, u32 step_count) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   SpaceModel model(options, seed);

@@ -1,5 +1,5 @@
-// Taking stranded pages of partly used stripes: only such pages, to one command at a time, of rows that the durable
-// checkpoint knows; the sums stay right, and all of it comes back.
+// Taking stranded pages of partly used stripes: only such pages, by one command at a time, in rows that the durable
+// checkpoint includes. The sums stay right, and all pages are returned in the end.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
     close_stripes(fs());
     ASSERT_EQ(pool_.checkpoint(++epoch_), Status::ok);
   }
-  // A page of each whole stripe, until there is none; written: its bytes are in the parities.
+  // Takes a page of each whole stripe until there is none; written: its bytes are in the parities.
   void fill() {
     for (u32 shard = 0;; ++shard) {
       fs::Operation op = pool_.operation(shard);
@@ -68,7 +68,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
       keep(run);
     }
   }
-  // Nothing is left of partly used stripes when all pages are freed: as many whole ones can be had as in the beginning.
+  // When all pages are freed, no partly used stripe is left: as many whole ones can be allocated as in the beginning.
   void expect_all_comes_back(u64 page_count) {
     const std::set<u64> pages = live_;
     for (const u64 page : pages) free_page(page);
@@ -161,13 +161,13 @@ TEST_P(PartialStripes, ARowIsLentWhenTheDurableCheckpointKnowsItsPages) {
     EXPECT_TRUE(stripes.insert(u64{other.chunk} << 32 | stripe.index).second);
   }
   EXPECT_GT(stripes.size(), 1u);
-  // What is stranded of them may be taken when these pages are written, or come back.
+  // Their stranded pages may be taken when these pages are written or returned.
   fs::Operation asking = pool_.operation(0);
   EXPECT_EQ(take_partial_row(Lane{}, fs(), asking, 1).status, Status::no_space);
   EXPECT_EQ(asking.blocked_by_reservations, stranded_pages() == 0 ? 0u : 1u);
 }
 
-// A recovery would find such a stripe free, and its parities those of nothing.
+// A recovery would find such a stripe free, and its parities meaningless.
 TEST_P(PartialStripes, ARowIsNotLoggedWhenFilesHaveNoPageOfItsStripeAnyMore) {
   fill();
   checkpoint();
@@ -186,7 +186,7 @@ TEST_P(PartialStripes, ARowIsNotLoggedWhenFilesHaveNoPageOfItsStripeAnyMore) {
   EXPECT_FALSE(may_log_row(fs(), partial));
 }
 
-// The row's new parities sum up a page that the old ones may include; otherwise it would lose what makes it redundant.
+// The row's new parities include a page that the old ones may include; otherwise the page would lose its redundancy.
 TEST_P(PartialStripes, UnverifiedPagesOfARowStayInItsParities) {
   fill();
   checkpoint();
@@ -208,7 +208,7 @@ TEST_P(PartialStripes, UnverifiedPagesOfARowStayInItsParities) {
   EXPECT_GT(kept, 0u);
 }
 
-// What is stranded is taken, page by page, until nothing is left.
+// Stranded pages are taken, one by one, until none is left.
 TEST_P(PartialStripes, EveryStrandedPageCanBeHad) {
   fill();
   const u64 before = live_.size();
@@ -226,11 +226,11 @@ TEST_P(PartialStripes, EveryStrandedPageCanBeHad) {
   EXPECT_EQ(taken, stranded);
   EXPECT_EQ(live_.size(), before + stranded);
   check_sums();
-  // And all of it comes back as whole stripes.
+  // And all of them return as whole stripes.
   expect_all_comes_back(before);
 }
 
-// Whichever ranks look for it, and wherever they begin.
+// Whichever ranks search for it, and wherever they begin.
 TEST_P(PartialStripes, AllGroupsFindTheNextStripeThatHasStrandedPages) {
   raid::ChunkState& chunk = fs().space.chunks[0];
   const u32 count = chunk.stripe_count;
@@ -307,7 +307,7 @@ TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
   EXPECT_EQ(partial.status, Status::ok);
 }
 
-// What a crash leaves: pages of records are claimed, also twice; others are refused.
+// The state after a crash: pages of records are claimed, also twice; others are refused.
 TEST_P(PartialStripes, StrandedPagesOfRecordsAreAdopted) {
   fill();
   checkpoint();
@@ -335,7 +335,7 @@ TEST_P(PartialStripes, StrandedPagesOfRecordsAreAdopted) {
   EXPECT_EQ(adopt_extent(*mounted.fs, {*live_.begin(), 1, 0}), Status::corrupt_structure);
 }
 
-// Commands of several threads that take, commit, give back and free, with checkpoints beside them.
+// Commands of several threads that take, commit, return and free, with concurrent checkpoints.
 class PartialRowThreads {
  public:
   PartialRowThreads(SpaceFixture& pool, u64 epoch, const std::set<u64>& live) : pool_(pool), epoch_(epoch) {
@@ -390,13 +390,13 @@ class PartialRowThreads {
       }
       const u32 taken = use(op, kept_[number], partial, random.next() % 3 == 0);
       if (random.next() % 2 == 0) skip_row(fs(), partial);
-      // On average as many as were taken, so that stripes stay in use.
+      // On average as many as were taken, so some stripes stay in use.
       const u64 frees = random.next() % (2 * taken + 1);
       for (u64 k = 0; k < frees && !kept_[number].empty(); ++k) free_one(kept_[number], random.next());
     }
   }
 
-  // Answers how many pages a file has got.
+  // Returns how many pages a file has got.
   u32 use(fs::Operation& op, std::vector<u64>& kept, const PartialRow& partial, bool gives_up) {
     const raid::RowView view = raid::row_view(fs().space, partial.chunk, partial.row);
     const raid::ChunkState& chunk = fs().space.chunks[partial.chunk];
@@ -453,7 +453,7 @@ class PartialRowThreads {
   std::atomic<u64> freed_{0};
 };
 
-// No page is taken twice or while a file has it, the sums add up in the end, and all of it comes back.
+// No page is taken twice or while a file has it, the sums add up in the end, and all pages are returned.
 TEST_P(PartialStripes, ThreadsNeverGetTheSamePage) {
   fill();
   const u64 stripes = live_.size();

@@ -1,4 +1,4 @@
-// Whole regions: the ranks of a group take one each, and keep those in a row.
+// Whole regions: each rank of a group takes one, and the consecutive ones are kept.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,7 @@ struct Case {
   u32 count;
 };
 
-// What take_regions() takes of a chunk where 3, 10 to 49 and those from `free_tail` on are free.
+// The result of take_regions() in a chunk with the free regions 3, 10 to 49 and those from `free_tail` on.
 void expect_run(const Case& c, u32 free_tail) {
   const auto is_free = [&](u32 region) { return region == 3 || (region >= 10 && region < 50) || region >= free_tail; };
   on_all_groups([&](auto g) {
@@ -130,7 +130,7 @@ TEST(SpaceRegions, an_empty_chunk_has_the_longest_run) {
   });
 }
 
-// Which worker has a region, for finding out that two have it.
+// Which worker has a region, to detect that two have it.
 class RegionOwners {
  public:
   explicit RegionOwners(const raid::ChunkState& chunk) : base_(chunk.base_address), owners_(region_count) {}

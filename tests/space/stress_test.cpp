@@ -1,5 +1,4 @@
-// Space under many threads: no page has two owners, and nothing is lost, while checkpoints run
-// beside.
+// Space under many threads: no page has two owners, and nothing is lost, while checkpoints run concurrently.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +21,7 @@ using test::SpaceFixture;
 
 constexpr u32 thread_count = 4;
 
-// Who has which page, by page number of the whole pool.
+// The owner of each page, by page number in the whole pool.
 class Owners {
  public:
   explicit Owners(u64 first_address, u64 page_count) : first_(first_address), owners_(page_count) {}
@@ -127,7 +126,7 @@ void checkpoint(Shared& shared, u64 epoch) {
   for (u32 i = 0; i < fs.space.chunk_count; ++i) publish_chunk(g, fs, i);
 }
 
-// `shard_count` below the number of threads makes them meet in the same regions.
+// A `shard_count` below the number of threads makes them use the same regions.
 void run_stress(const test::SpaceOptions& options, u32 round_count) {
   Shared shared(options);
   ASSERT_EQ(shared.pool.load(1), Status::ok);
@@ -198,7 +197,7 @@ TEST(SpaceStress, last_pages_are_shared_out_exactly) {
   }
 }
 
-// Chunks come into reach while pages are freed in them: each page becomes available once.
+// Chunks become reachable while pages are freed in them: each page becomes available once.
 TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
   for (u32 round = 0; round < scaled(200); ++round) {
     SpaceFixture pool({.chunks_per_device = 2, .accessible = false});
@@ -206,7 +205,7 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
     for (u32 i = 0; i < 32; ++i) bitmap[i] = ~u64{0};
     for (u32 c = 0; c < 2; ++c) pool.write_slot(c, 0, 1, bitmap);
     ASSERT_EQ(pool.load(1), Status::ok);
-    // Not stable, so that freeing releases at once.
+    // Not stable, so a free releases at once.
     for (u32 c = 0; c < 2; ++c) std::fill_n(pool.fs->space.chunks[c].bitmaps.stable, 32, 0);
     std::thread freeing([&] {
       for (u32 c = 0; c < 2; ++c) {

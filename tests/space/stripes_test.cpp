@@ -1,5 +1,5 @@
-// Allocation in chunks with parities: whole stripes leave the free pages and come back whole, sums stay right, and what
-// a mount finds is what was left.
+// Allocation in chunks with parities: whole stripes leave the free pages and return whole, sums stay right, and a mount
+// finds what was left.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class Stripes : public ::testing::TestWithParam<test::LevelShape> {
     close_stripes(*pool_.fs);
     ASSERT_EQ(pool_.checkpoint(++epoch_), Status::ok);
   }
-  // Free pages as the bitmaps have them, in stripes that count.
+  // Free pages according to the bitmaps, in stripes that count.
   static u64 countable_free(const SpaceFixture& pool) {
     u64 sum = 0;
     for (u32 i = 0; i < pool.fs->space.chunk_count; ++i) {
@@ -70,7 +70,7 @@ class Stripes : public ::testing::TestWithParam<test::LevelShape> {
   u64 epoch_ = 1;
 };
 
-// A random life of a pool's pages.
+// Random operations on a pool's pages.
 class StripeWalk : public Stripes {
  protected:
   // A command takes pages, and keeps most of them.
@@ -111,7 +111,7 @@ class StripeWalk : public Stripes {
     }
     EXPECT_EQ(abandon_extent(fs, op, run), 0u);
     for (const u64 key : keys) {
-      // A stripe of which nothing else was given out is free at once.
+      // If no other page of a stripe was allocated, the stripe is free at once.
       const raid::ChunkState& chunk = fs.space.chunks[key >> 32];
       if (!raid::page_bit(chunk.bitmaps.busy, raid::stripe_at(chunk, key & 0xffffffff).first)) {
         owner_of_stripe_.erase(key);
@@ -135,7 +135,7 @@ class StripeWalk : public Stripes {
       }
     }
   }
-  // Every page is free in the end, the rests of open stripes too.
+  // Every page is free in the end, including the rests of open stripes.
   void free_everything() {
     fs::FileSystem& fs = *pool_.fs;
     for (const raid::Extent& extent : live_) free_extent(Lane{}, fs, extent);
@@ -189,7 +189,7 @@ TEST_P(StripeWalk, RandomCommandsKeepTheSumsRight) {
 INSTANTIATE_TEST_SUITE_P(Shapes, StripeWalk, ::testing::ValuesIn(shapes),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
-// A pool can be filled to the last stripe, and what was promised is always there.
+// A pool can be filled to the last stripe, and reserved pages are always found.
 TEST_P(Stripes, EveryStripeCanBeHad) {
   fs::FileSystem& fs = *pool_.fs;
   u64 pages = 0;

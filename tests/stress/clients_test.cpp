@@ -1,5 +1,5 @@
-// Many clients over one engine: overlapping names and files, checkpoints in between, commands that make no
-// sense. What each knows of its own files must hold, shared things must be consistent, the medium clean.
+// Many clients on one engine: overlapping names and files, checkpoints in between, invalid commands. Each client's
+// knowledge of its own files must be right, shared objects must be consistent, and the medium clean.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -55,11 +55,11 @@ void expect_log_whole(FileClient& client, StressArea& area, const std::vector<u3
 }
 
 struct Walked {
-  std::map<u64, u32> names;  // inode -> how many
+  std::map<u64, u32> names;  // inode -> their number
   u64 directories = 0;
 };
 
-// Every name leads to an inode whose type fits; directories know their parents.
+// Every name leads to an inode of the right type; directories know their parents.
 void walk_tree(FileClient& client, u64 directory, u64 parent, Walked* walked) {
   ++walked->directories;
   std::string problem;

@@ -1,4 +1,4 @@
-// Pools on a tmpfs that is too small for them: running out of its memory is an answer, wherever it happens.
+// Pools on a tmpfs that is too small for them: a lack of its memory is an answer, wherever it happens.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -56,7 +56,7 @@ class FullMedium : public ::testing::Test {
     make.chunk_size_bytes = 16 * mega;
     pool::make_pool(make);
   }
-  // Takes what is left of the medium.
+  // Takes the rest of the medium.
   void fill_up() {
     const int file = ::open((folder_ / "small" / "filler").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     ASSERT_GE(file, 0);
@@ -104,7 +104,7 @@ class Served {
   }
   FileClient& client() { return *client_; }
 
-  // Writes files until a write fails, and says with what; `written` counts whole ones.
+  // Writes files until a write fails, and returns its status; `written` counts complete ones.
   Status fill_with_files(u64* written) {
     constexpr u64 length = mega;
     for (*written = 0; *written < 1000; ++*written) {
@@ -152,7 +152,7 @@ TEST_F(FullMedium, WritingMoreThanThereIsMemoryIsAnAnswer) {
     struct statvfs medium {};
     ASSERT_EQ(::statvfs((folder_ / "small").c_str(), &medium), 0);
     EXPECT_GT(medium.f_bavail * medium.f_bsize, mega) << "a chunk that does not fit takes nothing";
-    // The pool lives on: what is there can be read, and removed, and gives room again.
+    // The pool continues: existing files can be read and removed, which makes room again.
     served.client().data()[0] = 1;
     const client::Reply found = served.named(wire::Opcode::lookup, "file0");
     EXPECT_EQ(served.client().simple(wire::Opcode::read, found.result, 0, mega).result, mega);
@@ -184,7 +184,7 @@ TEST_F(FullMedium, SpaceIsTakenFromTheDeviceThatHasMemory) {
 TEST_F(FullMedium, APoolWhoseMemoryIsTakenIsNotOpened) {
   const std::vector<std::string> devices{device("small")};
   make_pool(devices);
-  // The page descriptors of the last chunk are zeros, so that a hole there is no damage.
+  // The page descriptors of the last chunk are zeros, so a hole there is not damage.
   struct stat before {};
   ASSERT_EQ(::stat(devices[0].c_str(), &before), 0);
   const int file = ::open(devices[0].c_str(), O_RDWR | O_CLOEXEC);

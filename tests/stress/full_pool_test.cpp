@@ -1,6 +1,6 @@
 // A full pool can be emptied, whatever filled it: ten mixes of files on several kinds of pools, filled until there is
-// no space, then everything removed in one pass in which no command may be refused. Then the pool is as empty as a new
-// one, and takes as many files again.
+// no space; then everything is removed in one pass in which no command may be refused. Then the pool is as empty as a
+// new one, and has room for as many files again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,8 +57,8 @@ class FullPool : public ::testing::TestWithParam<Case> {
     TestPoolOptions options;
     options.profile = GetParam().profile;
     options.device_count = options.profile == "single" ? 1 : 4;
-    // Metadata has one chunk in a pool of two kinds of chunks. The command that is refused first may have wanted room
-    // for a split of a directory, 16 pages, which must be well below 1 % of that chunk.
+    // Metadata has one chunk in a pool of two kinds of chunks. The first refused command may have needed room for a
+    // split of a directory, 16 pages, which must be well below 1 % of that chunk.
     const bool has_two_kinds = options.profile == "raid0+raid1";
     options.device_bytes = (has_two_kinds ? u64{44} : u64{22}) << 20;
     return options;
@@ -121,7 +121,7 @@ class FullPool : public ::testing::TestWithParam<Case> {
     }
   }
 
-  // Of data and of metadata, which may have chunks of their own.
+  // For data and for metadata, which may have chunks of their own.
   wire::StatfsRecord statistics() {
     EXPECT_EQ(client_.simple(Opcode::statfs).status, Status::ok);
     return client_.statistics();
@@ -197,9 +197,9 @@ TEST_P(FullPool, IsEmptiedInOnePass) {
   EXPECT_EQ(result.findings.error_count(), 0u) << findings_text(result);
 }
 
-// Sanitizers take each mix once, on another kind of pool each time. The smallest pools come first, as the first mixes
-// are the smallest files. With ThreadSanitizer full pools of files without pages take half a minute each and are left
-// out; the last mix has such files too.
+// Sanitizers run each mix once, on a different kind of pool each time. The smallest pools come first, because the first
+// mixes have the smallest files. With ThreadSanitizer, full pools of files without pages take half a minute each and
+// are left out; the last mix has such files too.
 std::vector<Case> cases() {
   std::vector<Case> all;
   u32 n = 0;

@@ -1,8 +1,8 @@
-// What survives the loss of everything in memory is a prefix of history that includes every acknowledged
-// fsync, however many clients work while checkpoints cut their operations.
+// After the loss of everything in memory, the pool has a prefix of history that includes every acknowledged fsync,
+// however many clients work while checkpoints interrupt their operations.
 //
-// Each action takes a stamp before it is submitted and one after it completed, from one counter. If an
-// action survived, everything that had completed before it was submitted must have survived too.
+// Each action takes a stamp before it is submitted and one after it completed, from one counter. If an action survived,
+// everything that had completed before it was submitted must have survived too.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,19 +18,19 @@
 namespace gpu4fs::test::power_loss_test {
 namespace {
 
-constexpr u64 record_bytes = 512;  // so that most pages are written several times
+constexpr u64 record_bytes = 512;  // so most pages are written several times
 
 struct Action {
   u64 begin = 0;
   u64 end = 0;
-  bool is_name = false;  // a name in the shared directory, else a record in the client's file
+  bool is_name = false;  // a name in the shared directory, otherwise a record in the client's file
   u64 index = 0;         // among its kind
 };
 
 struct Client {
   u64 file = 0;
   std::vector<Action> actions;
-  u64 synced = 0;  // actions done before the last acknowledged fsync began
+  u64 synced = 0;  // actions completed before the last acknowledged fsync began
   u64 records = 0;
   u64 names = 0;
 };
@@ -89,7 +89,7 @@ void work(TestPool& pool, World& world, Client& state, u32 index, u32 steps, u64
   }
 }
 
-// Which actions of a client are there after mounting.
+// Which actions of a client are present after mounting.
 std::vector<bool> survivors(FileClient& client, const Client& state, u32 index,
                             const std::map<std::string, ListedName>& names) {
   std::vector<u8> content;
@@ -119,7 +119,7 @@ std::vector<bool> survivors(FileClient& client, const Client& state, u32 index,
   return alive;
 }
 
-// Answers how many actions were lost.
+// Returns how many actions were lost.
 u64 expect_prefix(const std::vector<Client>& clients, const std::vector<std::vector<bool>>& alive) {
   u64 lost = 0;
   u64 last_begin = 0;

@@ -1,5 +1,5 @@
-// A full pool, part of whose room another running command was promised: whoever needs it waits for one checkpoint
-// before it is told that there is none.
+// A full pool, part of whose room is reserved for another running command: a command that needs it waits for one
+// checkpoint before it gets an error.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace {
 
 using wire::Opcode;
 
-// The other command is the test: it holds all room that there is.
+// The test plays the other command: it has reserved all existing room.
 class PromisedRoom : public ::testing::Test {
  protected:
   PromisedRoom() : pool_(options()) {
@@ -58,10 +58,10 @@ class PromisedRoom : public ::testing::Test {
 
   struct Outcome {
     client::Reply reply;
-    u64 epochs;  // that became durable meanwhile
+    u64 epochs;  // those that became durable meanwhile
     u32 flush_count;
   };
-  // Carries out the command; `at_flush` is called before each flush of a checkpoint is answered.
+  // Executes the command; `at_flush` is called before each flush of a checkpoint is answered.
   template <class Call, class AtFlush>
   Outcome carry_out(Call&& call, AtFlush&& at_flush) {
     const u64 before = pool_.durable_epoch();
@@ -105,14 +105,14 @@ TEST_F(PromisedRoom, ANewFileWaitsForItAsWell) {
   EXPECT_GT(made.flush_count, 0u);
 }
 
-// Once, and the client is told.
+// Once; then the client gets an error.
 TEST_F(PromisedRoom, IsWaitedForOnce) {
   const Outcome written = carry_out([&] { return write(); }, [] {});
   EXPECT_EQ(written.reply.status, Status::no_space);
   EXPECT_EQ(written.epochs, 1u);
 }
 
-// Nothing is waited for that nobody was promised.
+// There is no wait for room that is reserved for nobody.
 TEST_F(PromisedRoom, IsNotWaitedForByWhoNeedsMore) {
   ASSERT_EQ(carry_out([&] { return write(); }, [] {}).reply.status, Status::no_space);
   // As if others had used it.

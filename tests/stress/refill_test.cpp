@@ -1,8 +1,8 @@
 // A pool that is filled, emptied and filled again a hundred times loses no page and no inode.
 //
-// What fills it: files inline, of a page, of many, with holes and unwritten blocks, directories, symbolic links, hard
-// links, attributes; with the log on, some of it synced, some of it overwritten, checkpoints in between. Everything is
-// removed again, each time in another order, beginning while the pool is full.
+// It is filled with inline files, files of one page and of many, with holes and unwritten blocks, directories, symbolic
+// links, hard links, attributes. With the log on, some of it is synced and some overwritten, with checkpoints in
+// between. Everything is removed again, each time in another order, beginning while the pool is full.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Name {
 };
 
 // A page of the inode file stays until a later checkpoint if the command that freed its last inode still holds the
-// lock; its pages count as free here, and have a bound of their own.
+// lock. Its pages count as free here, and have a limit of their own.
 struct Space {
   u64 page_free;
   u64 page_available;
@@ -174,7 +174,7 @@ class Refill : public ::testing::TestWithParam<u32> {
     for (; !names_.empty() && !HasFatalFailure(); names_.pop_back()) remove(names_.back());
   }
 
-  // After a checkpoint that has given back what the one before still needed.
+  // After a checkpoint that has released pages that the previous one still needed.
   Space space() {
     EXPECT_EQ(client_->simple(Opcode::sync).status, Status::ok);
     for (u32 i = 0; i < 2; ++i) EXPECT_EQ(pool_.checkpoint(), Status::ok);
@@ -204,7 +204,7 @@ TEST_P(Refill, ATiredPoolLosesNothing) {
     fill();
     name_count += names_.size();
     if (round % 10 == 3) {
-      // Full, and suddenly gone: a recovery on a full pool, which must be empty enough for itself.
+      // Full, and then a crash: a recovery on a full pool, which must leave enough room for itself.
       EXPECT_EQ(client_->simple(Opcode::sync).status, Status::ok);
       close();
       pool_.crash();

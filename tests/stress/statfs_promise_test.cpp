@@ -1,4 +1,5 @@
-// What statfs calls available can be stored in a file, by small writes and by large ones, and little more than that.
+// The space that statfs reports as available can be stored in a file, by small writes and by large ones, and little
+// more than that.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -50,7 +51,7 @@ class StatfsPromise : public ::testing::TestWithParam<Case> {
     EXPECT_EQ(made.status, Status::ok);
     return made.result;
   }
-  // Until nothing more fits: how many bytes did.
+  // Writes until the pool is full; returns the number of bytes.
   u64 fill(u64 inode) {
     const std::vector<u8> bytes(GetParam().write_bytes, 0x5a);
     FileOperation op;
@@ -112,7 +113,7 @@ std::vector<Case> cases() {
                                                 {"raid5+raid1", 3u, 60u},
                                                 {"raid0+raid1", 3u, 40u},
                                                 {"single+raid1c3", 3u, 40u}}) {
-      // A small write at a time takes long with sanitizers, and so does a large pool.
+      // Small writes take long with sanitizers, and so does a large pool.
       if (is_short() && (bytes == 4096 ? devices != 3 : mib == 200)) continue;
       if (GPU4FS_TSAN && bytes == 4096 && std::string_view(profile) != "raid5+raid1") continue;
       list.push_back({profile, devices, mib, bytes});

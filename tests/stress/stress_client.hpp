@@ -1,5 +1,5 @@
-// One client thread of the stress tests: private files that it knows byte by byte, shared names that others
-// change too, a shared log, and commands that make no sense.
+// One client thread of the stress tests: private files that it knows byte by byte, shared names that others change too,
+// a shared log, and invalid commands.
 #pragma once
 
 #include <mutex>
@@ -31,11 +31,11 @@ struct LogRecord {
 };
 static_assert(sizeof(LogRecord) == 64);
 
-// What all clients share.
+// State that all clients share.
 struct StressArea {
   std::vector<u64> shared_directories;
   u64 log_file = 0;
-  u64 page_file = 0;  // every page of it always holds one value throughout
+  u64 page_file = 0;  // all bytes of each of its pages always have one value
   bool tight = false;
   std::mutex mutex;
   std::string failure;  // the first one
@@ -104,7 +104,7 @@ class StressClient {
     }
   }
 
-  // All private files, as they were left.
+  // All private files, in their last state.
   void verify() {
     for (const PrivateFile& file : files_) verify_range(file, 0, file.content.size() + 1);
   }
@@ -185,7 +185,7 @@ class StressClient {
     if (require(reply.status, {0}, "a private truncate")) file.content.resize(size);
   }
 
-  // Several writes to one file at once, in different places.
+  // Several writes to one file at once, at different offsets.
   void write_batch() {
     constexpr u32 count = 4;
     constexpr u64 unit = 20'000;
@@ -233,7 +233,7 @@ class StressClient {
     ++records_;
   }
 
-  // A write is seen whole or not at all by readers of the same file.
+  // Readers of the same file see a write completely or not at all.
   void use_page_file() {
     if (below(2) == 0) {
       FileOperation op;
@@ -296,7 +296,7 @@ class StressClient {
     }
   }
 
-  // Looks a name up and does something with what was found, which may be gone by then.
+  // Looks up a name and uses the inode found, which may be gone by then.
   void use_shared_name(FileOperation& op) {
     using wire::Opcode;
     op.opcode = Opcode::lookup;
@@ -333,7 +333,7 @@ class StressClient {
     }
   }
 
-  // None of these may do anything, and none may succeed.
+  // None of these may have any effect, and none may succeed.
   void send_nonsense() {
     using wire::Opcode;
     wire::Command c{};
@@ -373,7 +373,7 @@ class StressClient {
         c.opcode = Opcode::read;
         c.inode = files_[0].number;
         c.data = wire::ring_address(static_cast<unsigned>(1 + below(200)), below(1u << 30));
-        if (files_[0].content.size() == 0) return;  // nothing to read: the address does not matter
+        if (files_[0].content.size() == 0) return;  // nothing to read: the address is irrelevant
         break;
       default:
         break;

@@ -1,4 +1,4 @@
-// Pools with parities that are full: free pages of partly used stripes are given out, and nothing is lost by it.
+// Full pools with parities: free pages of partly used stripes are allocated, and nothing is lost by this.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ std::vector<u8> content(u64 seed, u64 bytes) {
   return made;
 }
 
-// Files of three pages, or what fitted of them: each in stripes of its own, so that pages are left over.
+// Files of three pages, or as much as fits of them: each in stripes of its own, which leaves free pages.
 class FullStripes : public ::testing::TestWithParam<FullForm> {
  protected:
   static constexpr u64 file_bytes = 3 * page_size;
@@ -83,7 +83,7 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
     EXPECT_EQ(made.status, Status::ok) << number;
     return made.result;
   }
-  // How many bytes were written, or none.
+  // The number of written bytes, or none.
   client::Reply write(u64 inode, u64 offset, const std::vector<u8>& bytes) {
     FileOperation op;
     op.opcode = Opcode::write;
@@ -97,7 +97,7 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
     std::copy_n(bytes.begin(), reply.result, file.begin() + static_cast<std::ptrdiff_t>(offset));
     return reply;
   }
-  // Blocks that hold nothing take most of the whole stripes.
+  // Blocks without content take most of the whole stripes.
   void shrink() {
     ASSERT_EQ(client_->simple(Opcode::statfs).status, Status::ok);
     const u64 pages = client_->statistics().page_available;
@@ -109,7 +109,7 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
     if (names_.empty() && GetParam().warp_count != 0) shrink();
     for (u64 number = 0;; ++number) {
       const u64 inode = create(number);
-      if (inode == 0) break;  // metadata has whole stripes only
+      if (inode == 0) break;  // metadata has only whole stripes
       names_[number] = inode;
       files_[inode] = {};
       const client::Reply reply = write(inode, 0, content(++seed_, file_bytes));
@@ -118,7 +118,7 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
       break;
     }
   }
-  // The other files, when some are empty.
+  // The other files, after some have been emptied.
   std::vector<u64> make_room(u32 file_count) {
     std::vector<u64> inodes;
     for (const auto& [inode, bytes] : files_) {
@@ -189,7 +189,7 @@ TEST_P(FullStripes, IsFilledToNinetyEightPercentAgainAndAgain) {
   compare_all();
 }
 
-// Overwriting needs no more pages than there are.
+// Overwriting needs no more pages than exist.
 TEST_P(FullStripes, TakesOverwritesOfSinglePages) {
   fill();
   const std::vector<u64> inodes = make_room(1);
@@ -205,7 +205,7 @@ TEST_P(FullStripes, TakesOverwritesOfSinglePages) {
       ASSERT_EQ(client_->simple(Opcode::fsync, inode).status, Status::ok);
     }
     if (i % 100 == 99) {
-      // What is not synced may be lost, so all is.
+      // Unsynced changes may be lost, so everything is synced.
       ASSERT_EQ(client_->simple(Opcode::sync).status, Status::ok);
       close();
       pool_.crash();
@@ -220,7 +220,7 @@ TEST_P(FullStripes, TakesOverwritesOfSinglePages) {
   compare_all();
 }
 
-// A row that was changed in place gives back the pages of a device that is lost afterwards.
+// A row that was changed in place yields the pages of a device that is lost afterwards.
 TEST_P(FullStripes, OutlivesTheLossOfAnyDevice) {
   fill();
   const u64 pages = used();
@@ -248,7 +248,7 @@ TEST_P(FullStripes, OutlivesTheLossOfAnyDevice) {
   open();
 }
 
-// A device is lost at any moment of such writes: what was written stays, and what is synced outlives a crash.
+// A device is lost at any moment of such writes: written data stays, and synced data survives a crash.
 TEST_P(FullStripes, OutlivesALossInTheMiddle) {
   fill();
   const std::vector<u64> inodes = make_room(1);
@@ -310,7 +310,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, FullStripes,
                                            FullForm{"raid5_warp", "raid5+raid1", 3, 1}),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
-// Commands of several clients come to the same rows, and checkpoints in between.
+// Commands of several clients use the same rows, with checkpoints in between.
 class SharedFullStripes : public FullStripes {};
 
 TEST_P(SharedFullStripes, ManyOverwriteAtOnce) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The gpu4fs program from outside: exit statuses, messages, JSON, and names it is called by."""
+"""The gpu4fs program from outside: exit statuses, messages, JSON, and the names under which it is called."""
 import json
 import os
 import pathlib

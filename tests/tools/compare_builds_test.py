@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/compare_builds.py must set the right program against the right one, and notice one that fails."""
+"""scripts/compare_builds.py must compare the right programs, and notice one that fails."""
 import os
 import pathlib
 import subprocess
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(os.environ["GPU4FS_SOURCE"]) / "scripts" / "compare_builds.py"
-# Answers 10 us and 10 us more in each round, and says in `calls` who was called.
+# Answers 10 us, and 10 us more in each round, and records its calls in `calls`.
 PROGRAM = """#!{python}
 import json, sys
 with open("{calls}", "a+") as calls:

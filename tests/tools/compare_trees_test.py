@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/compare_trees.py must notice every kind of difference: it is what the demo's verdict rests on."""
+"""scripts/compare_trees.py must notice every kind of difference: the result of the demo depends on it."""
 import os
 import pathlib
 import shutil

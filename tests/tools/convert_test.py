@@ -1,5 +1,5 @@
 """gpu4fs convert and defragment: a tree gets other profiles while it is in use, and its bytes, names, times and sizes
-stay; df says where they are; what is scattered is put together."""
+stay; df shows where they are; scattered files are joined."""
 
 import functools
 import json
@@ -75,7 +75,7 @@ class ConvertTest(unittest.TestCase):
         moved = 9_000_000 + 131072
         self.assertGreater(self.used(pool)["single"], moved)
         for profile in ("raid1", "raid5", "single"):
-            # Somebody reads and writes meanwhile.
+            # Another thread reads and writes meanwhile.
             ends = threading.Event()
             failures = []
 
@@ -122,7 +122,7 @@ class ConvertTest(unittest.TestCase):
         out = self.run_well("defragment", pool.mountpoint, "-r")
         self.assertIn("finished", out)
         self.assertNotIn("moved       0 B", out)
-        # What moves gets fewer pieces each time, so it comes to an end.
+        # Each move reduces the number of pieces, so this ends.
         moved = []
         while not moved or (moved[-1] != 0 and len(moved) < 10):
             answer = json.loads(self.run_well("defragment", pool.mountpoint, "-r", "--json", "--rate", "100M"))

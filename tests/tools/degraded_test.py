@@ -1,4 +1,5 @@
-"""Pools without one of their devices, through the programs: missing at the mount, lost while mounted, back again."""
+"""Pools without one of their devices, used through the programs: missing at the mount, lost while mounted, back
+again."""
 
 import json
 import os
@@ -26,7 +27,7 @@ class Degraded(unittest.TestCase):
         return pool
 
     def take_away(self, pool, indices):
-        """The files of these devices go where nobody looks for them."""
+        """Moves the files of these devices to where the mount does not find them."""
         away = os.path.join(pool.folder, "away")
         os.makedirs(away, exist_ok=True)
         for index in indices:
@@ -61,7 +62,7 @@ class Degraded(unittest.TestCase):
         self.assertIn(" 0 problems", done.stdout)
 
     def check_device_lines(self, verb, place, missing):
-        """A device that is missing is named and called so once; the others have their paths."""
+        """A missing device is named once, as missing; the others have their paths."""
         lines = [line for line in gpu4fs(verb, place).stdout.splitlines() if line.startswith("device ")]
         for index in missing:
             found = [line for line in lines if re.match(rf"device {index}\b", line)]
@@ -88,7 +89,7 @@ class Degraded(unittest.TestCase):
                 self.assertNotEqual(refused.returncode, 0)
                 for text in (f"device {missing[0]} of {devices} is missing", uuids[missing[0]], "degraded"):
                     self.assertIn(text, refused.stderr)
-                # Whoever names all of them is told the same.
+                # A mount that names all of them fails with the same message.
                 self.assertIn(f"device {missing[0]} of {devices} is missing", self.mount(pool, "engine=cpu").stderr)
 
                 done = self.mount(pool, "engine=cpu,degraded")
@@ -108,7 +109,7 @@ class Degraded(unittest.TestCase):
                 info = json.loads(gpu4fs("info", "--json", here[0]).stdout)
                 self.assertEqual([d["state"] for d in info["devices"]], expected)
 
-                # The old files come back: refused, and with the option passed over.
+                # The old files return: refused, and with the option skipped.
                 self.bring_back(pool, missing)
                 refused = self.mount(pool, "engine=cpu")
                 self.assertNotEqual(refused.returncode, 0)
@@ -162,7 +163,7 @@ class Degraded(unittest.TestCase):
                 with self.subTest(profile=profile, gone=gone, access=access):
                     pool = self.make(profile, devices)
                     paths = list(pool.devices)
-                    # Its superblocks and log are left alone: the accesses of the mount itself would be counted.
+                    # Its superblocks and log are not affected: the accesses of the mount itself would be counted.
                     paths[gone] = f"fault=gone@{2 << 20}+{1 << 30}#{access + 60}:{paths[gone]}"
                     done = self.mount(pool, "engine=cpu", paths)
                     self.assertEqual(done.returncode, 0, done.stderr)
@@ -176,7 +177,7 @@ class Degraded(unittest.TestCase):
                     expected = ["failed" if index == gone else "ok" for index in range(devices)]
                     self.assertEqual(self.states(pool), (4, True, expected))
                     pool.kill_server()
-                    # Without layers it is back: what it holds is old.
+                    # Without layers it is back, with its old content.
                     refused = self.mount(pool, "engine=cpu")
                     self.assertIn(f"device {gone} is stale", refused.stderr)
                     self.assertEqual(self.mount(pool, "engine=cpu,degraded").returncode, 0)

@@ -1,4 +1,4 @@
-"""Mounts that another user made, under the name of a pool: the tools do not take them for it."""
+"""Mounts of another user under the name of a pool: the tools do not confuse them with the pool."""
 
 import ctypes
 import errno
@@ -22,7 +22,7 @@ OTHER_USER = 1001
 
 
 class PlayedServer:
-    """A FUSE mount of a user, which has the attributes of a gpu4fs mount and nothing else."""
+    """A user's FUSE mount that has only the attributes of a gpu4fs mount."""
 
     def __init__(self, source, directory, user, attributes):
         self.directory, self.attributes = directory, attributes
@@ -69,7 +69,7 @@ class PlayedServer:
 
 
 class PlayedSocket:
-    """Takes one request at a time, and agrees."""
+    """Accepts one request at a time."""
 
     def __init__(self, path):
         self.requests = []

@@ -1,5 +1,5 @@
 """Profiles of data, metadata, files and directories through the programs: mkfs -d -m, df, info, set-profile, the
-extended attributes, copies of trees, and a device that fails under data that has no copies."""
+extended attributes, copies of trees, and a device that fails under data without copies."""
 
 import errno
 import json
@@ -140,12 +140,12 @@ class ProfileTest(unittest.TestCase):
         self.assertEqual(self.classes(*pool.devices)["raid5"]["used_bytes"], length)
         for profile, row in self.classes(*pool.devices).items():
             self.assertEqual(row["total_bytes"], mounted[profile]["total_bytes"])
-            # The mount holds pages for what its next checkpoint writes.
+            # The mount has reserved pages for its next checkpoint.
             self.assertGreaterEqual(row["available_bytes"], mounted[profile]["available_bytes"], profile)
             self.assertLess(row["available_bytes"], mounted[profile]["available_bytes"] + (256 << 10), profile)
         self.assertIn("raid1c3", gpu4fs("df", *pool.devices).stdout)
         pool.mount()
-        # What statfs calls available can be stored, and little more.
+        # The space that statfs reports as available can be used, and little more.
         available = os.statvfs(pool.mountpoint).f_bavail * seen.f_frsize
         stored = 0
         with open(pool.path("big"), "wb", buffering=0) as file:

@@ -14,7 +14,7 @@ from mounted_pool import MountedPool, gpu4fs, in_own_namespace, same_tree  # noq
 
 READER = os.path.join(HERE, "..", "format_reader", "gpu4fs_reader.py")
 SOURCE = os.path.join(HERE, "..", "..", "src")
-# In front of it stand superblocks, chunk tree, chunk map and operation log.
+# Before it there are superblocks, chunk tree, chunk map and operation log.
 FIRST_CHUNK = 2 << 20
 
 
@@ -90,7 +90,7 @@ class Profiles(unittest.TestCase):
                 scrub = json.loads(gpu4fs("scrub", "start", pool.mountpoint, "--wait", "--json").stdout)["scrub"]
                 self.assertEqual((scrub["state"], scrub["pages_damaged"]), ("finished", 0))
                 pool.umount()
-                # Mounting replaced the header areas, the scrub all else.
+                # The mount restored the header areas, the scrub everything else.
                 status, report = self.fsck(pool)
                 found = {finding["id"] for finding in report["findings"]}
                 self.assertLessEqual(found, {"bitmap-slot-stale"}, json.dumps(report)[:2000])
@@ -101,7 +101,7 @@ class Profiles(unittest.TestCase):
                 pool.umount()
 
     def test_each_copy_alone_is_enough_for_a_repair(self):
-        """fsck --repair of something else leaves files alone whose first or second copies are bad."""
+        """fsck --repair of another fault does not change files whose first or second copies are bad."""
         for index in (0, 1):
             with self.subTest(damaged=index):
                 pool = self.make("raid1", 2)

@@ -44,7 +44,7 @@ class Rebuild(unittest.TestCase):
         return path
 
     def expect_redundant(self, pool, away):
-        """Unmounts, and goes on without other devices."""
+        """Unmounts, and continues without other devices."""
         pool.umount()
         done = subprocess.run([PROGRAM, "fsck", *pool.devices], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -66,7 +66,7 @@ class Rebuild(unittest.TestCase):
         self.assertIn("not mounted", gpu4fs("device", "replace", pool.mountpoint, "0", new).stderr)
         os.unlink(new)
         pool.umount()
-        # Elsewhere, as a folder is searched for members.
+        # Elsewhere, because a folder is searched for members.
         os.mkdir(os.path.join(pool.folder, "elsewhere"))
         copy = os.path.join(pool.folder, "elsewhere", "copy")
         shutil.copyfile(pool.devices[0], copy)
@@ -88,7 +88,7 @@ class Rebuild(unittest.TestCase):
             with self.subTest(profile=profile):
                 pool = self.make(profile, devices)
                 new = self.empty_device(pool, "new")
-                # What is in the way is refused, and changes nothing.
+                # Unsuitable files are refused, and nothing changes.
                 small = self.empty_device(pool, "small", 8)
                 self.assertIn("too small", gpu4fs("device", "replace", pool.mountpoint, str(old), small).stderr)
                 full = self.empty_device(pool, "full")
@@ -116,10 +116,10 @@ class Rebuild(unittest.TestCase):
                 replaced = pool.devices[old]
                 pool.devices[old] = new
                 pool.umount()
-                # The old one is no member any more, whoever names it.
+                # The old one is not a member, whoever names it.
                 refused = self.mount(pool, "engine=cpu", [replaced])
                 self.assertIn("no longer a member", refused.stderr)
-                # Where it only lies about it is in nobody's way.
+                # An unnamed file of it does not disturb a mount.
                 os.rename(pool.devices[away[0]], new + "-away")
                 here = [path for path in pool.devices if os.path.exists(path)]
                 done = self.mount(pool, "engine=cpu,degraded,ro", here)
@@ -153,7 +153,7 @@ class Rebuild(unittest.TestCase):
                 self.assertEqual(self.mount(pool, "engine=cpu").returncode, 0)
                 self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("during")))
 
-                # Now the new one goes stale and comes back.
+                # Then the new one becomes stale and returns.
                 pool.umount()
                 os.rename(new, kept)
                 here = [path for path in pool.devices if os.path.exists(path)]
@@ -184,7 +184,7 @@ class Rebuild(unittest.TestCase):
         self.assertEqual(self.status(pool)["rebuild"]["state"], "paused")
         self.assertEqual(gpu4fs("device", "rebuild", "--resume", pool.mountpoint).returncode, 0)
         pool.kill_server()
-        # The medium says stale until all is there; the new file is a member already.
+        # The medium shows it as stale until it is complete; the new file is already a member.
         pool.devices[1] = new
         os.unlink(os.path.join(pool.folder, "device1"))
         self.assertIn("device 1 is stale", self.mount(pool, "engine=cpu").stderr)

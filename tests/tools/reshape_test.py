@@ -57,7 +57,7 @@ class Reshape(unittest.TestCase):
         self.assertTrue(same_tree(SOURCE, pool.path("tree")))
         pool.umount()
         self.expect_sound(pool, *pool.devices)
-        # What was removed is a stranger.
+        # A removed device does not belong to the pool.
         self.assertNotEqual(gpu4fs("info", new).returncode, 0)
         pool.mount("engine=cpu")
         self.assertEqual(gpu4fs("device", "add", pool.mountpoint, new).returncode, 0)

@@ -1,4 +1,4 @@
-"""gpu4fs scrub and gpu4fs status of a mounted pool: what they print and with which exit status."""
+"""gpu4fs scrub and gpu4fs status of a mounted pool: their output and exit statuses."""
 
 import json
 import os
@@ -70,7 +70,7 @@ class Scrubbing(unittest.TestCase):
         self.assertEqual(done.returncode, 4, done.stderr)
         self.assertIn("/folder/broken one", done.stdout)
         self.assertIn("finished", done.stdout)
-        # Progress is kept where the superuser can look at it, and over a remount.
+        # Progress is stored where the superuser can see it, also across a remount.
         self.assertIn(b"state=finished", os.getxattr(place, "trusted.gpu4fs.scrub"))
         self.pool.remount()
         self.assertEqual(self.answer("scrub", "status", place, status=4)["scrub"]["pages_damaged"], 1)

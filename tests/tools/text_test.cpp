@@ -1,4 +1,4 @@
-// Sizes and JSON as people and scripts see them.
+// Sizes and JSON in the form for users and scripts.
 #include <gtest/gtest.h>
 
 #include <stdexcept>

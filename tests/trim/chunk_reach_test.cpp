@@ -1,5 +1,4 @@
-// Of chunks without a page in use nothing but the front of their header areas takes memory, whatever is done to the
-// pool.
+// Of chunks without a page in use only the front of their header areas takes memory, whatever is done to the pool.
 #include "pool/chunk_reach.hpp"
 
 #include <fcntl.h>
@@ -62,7 +61,7 @@ class ChunkReach : public ::testing::Test {
     return pool::open_pool(options);
   }
 
-  // Every column of chunks that hold nothing is a hole behind its front.
+  // Every column of chunks without content is a hole after its front.
   void expect_empty_chunks_untouched(const std::string& when) const {
     const pool::OpenedPool pool = look();
     u32 empty_count = 0;
@@ -107,7 +106,7 @@ TEST_F(ChunkReach, EmptyChunksTakeNoMemory) {
   }
 }
 
-// A device is filled with what it holds, and the copies of a header area that one lacks are written again.
+// A device is filled, and missing copies of a header area are rewritten.
 TEST_F(ChunkReach, ARebuildLeavesThemAlone) {
   make("raid1", 2);
   const std::string other = folder_ / "other";

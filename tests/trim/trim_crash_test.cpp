@@ -1,5 +1,6 @@
-// A crash at any write while files come and go and their memory is punched in between: everything that the newest
-// durable epoch and the log refer to is there. A punch is recorded as a write of zeros (device/memory/mapped_file.hpp).
+// A crash at any write while files are created and removed and their memory is punched in between: everything that the
+// newest durable epoch and the log refer to is present. A punch is recorded as a write of zeros
+// (device/memory/mapped_file.hpp).
 #include "device/memory/mapped_file.hpp"
 #include "growth/growth_crash_states.hpp"
 #include "maintenance/trim/region_ranges.hpp"
@@ -16,7 +17,7 @@ constexpr u32 round_count = 3;
 struct TrimCrashShape {
   const char* profile;
   u32 device_count;
-  u64 every;  // of how many writes a state is looked at
+  u64 every;  // the state after one of this number of writes is tested
   friend std::ostream& operator<<(std::ostream& out, const TrimCrashShape& shape) {
     return out << shape.profile << " " << shape.device_count;
   }
@@ -34,7 +35,7 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
     pool::make_pool(options);
   }
 
-  // Mark r + 1: round r's file is durable, and the one before is still there or not.
+  // Mark r + 1: the file of round r is durable, and the previous one may still exist.
   void run() {
     states_ = std::make_unique<GrowthCrashStates>(paths_, log_path_, device_bytes);
     states_->remember_base();
@@ -47,14 +48,14 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
       ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
     u64 bytes = 0;
     for (u32 round = 0; round < round_count; ++round) {
-      // Fills what regions there are, so that the next round is where this one was.
+      // Fills the existing regions, so the next round begins in the same situation as this one.
       const u64 file = make_file(mount.files(), fmt::format("round{}", round));
       for (u64 block = 0; block < 40; ++block)
         ASSERT_EQ(write_block(mount.files(), file, block, 100 * round + block), Status::ok);
       ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, file).status, Status::ok);
       ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, kept).status, Status::ok);
       log->mark(round + 1);
-      // What is freed here is durable, and may go with the next checkpoint alone.
+      // The truncation is durable; its memory may be returned after the next checkpoint.
       ASSERT_EQ(mount.files().simple(wire::Opcode::truncate, file, growth_write_bytes).status, Status::ok);
       maintenance::TrimReport before = mount.server().trimmer().trim(~u64{0});
       ASSERT_EQ(before.status, Status::ok);
@@ -107,7 +108,7 @@ TEST_P(TrimCrashes, LeaveAllThatIsDurable) {
                     });
 }
 
-// The oracle can tell: the region that holds the root directory, punched.
+// The oracle works: it notices a punch of the region with the root directory.
 TEST_P(TrimCrashes, APunchOfPagesInUseIsNoticed) {
   pool::OpenPoolOptions options;
   options.device_paths = paths_;

@@ -1,4 +1,4 @@
-// Memory of removed files goes back to the system, what is there stays, and the space is there for whoever needs it.
+// Memory of removed files returns to the system, existing data stays, and the space is available when it is needed.
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -78,7 +78,7 @@ TEST_P(Trim, GivesMemoryOfRemovedFilesBack) {
   EXPECT_EQ(fill_file(again.files(), find_file(again.files(), "large"), 0, 5000), room);
 }
 
-// Of chunks that the engine has not looked into yet.
+// In chunks that the engine has not accessed yet.
 TEST_P(Trim, GivesBackWhatAFormerMountLeft) {
   const GrowthFolder folder;
   make(folder);
@@ -97,7 +97,7 @@ TEST_P(Trim, GivesBackWhatAFormerMountLeft) {
     const maintenance::TrimReport report = mount.server().trimmer().trim_all();
     EXPECT_EQ(report.status, Status::ok);
     EXPECT_LT(allocated_bytes(), full / 2);
-    // Nothing is left to do.
+    // No work is left.
     EXPECT_EQ(mount.server().trimmer().trim_all().byte_count, 0u);
     EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), 1, 1));
     const u64 large = find_file(mount.files(), "large");
@@ -108,7 +108,7 @@ TEST_P(Trim, GivesBackWhatAFormerMountLeft) {
   EXPECT_EQ(find_problems(paths_), "");
 }
 
-// In the background nobody asks twice: chunks that never had memory do not use up what a step may do.
+// In the background there is no second request: chunks without memory do not use up the limit of a step.
 TEST_P(Trim, StepsGetThroughAPoolThatHoldsLittle) {
   const GrowthFolder folder;
   make(folder);
@@ -126,10 +126,10 @@ TEST_P(Trim, StepsGetThroughAPoolThatHoldsLittle) {
   EXPECT_GT(report.byte_count, 0u);
 }
 
-// A device more has chunks of its own.
+// An additional device has chunks of its own.
 class TrimAndShrink : public Trim {};
 
-// Frozen chunks, chunks that go and come, while some of their regions have no memory.
+// Frozen chunks, and chunks that are deleted and created, while some of their regions have no memory.
 TEST_P(TrimAndShrink, GoTogether) {
   const GrowthFolder folder;
   make(folder);
@@ -162,7 +162,7 @@ TEST_P(TrimAndShrink, GoTogether) {
 INSTANTIATE_TEST_SUITE_P(Profiles, Trim, ::testing::Values("single", "raid0", "raid1", "raid5"));
 INSTANTIATE_TEST_SUITE_P(Profiles, TrimAndShrink, ::testing::Values("single", "raid1"));
 
-// A store into a hole of a full tmpfs would end the process: who wants the space is told that there is none.
+// A store into a hole of a full tmpfs would end the process: a command that needs the space gets an error instead.
 TEST(TrimOnAFullMedium, IsAnAnswer) {
   const GrowthFolder folder;
   const std::string small = folder / "small";
@@ -182,7 +182,7 @@ TEST(TrimOnAFullMedium, IsAnAnswer) {
     const u64 room = fill_file(mount.files(), large, 0, 1000);
     EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, large, 0).status, Status::ok);
     ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
-    // Somebody else takes what was given back.
+    // Another user takes the returned memory.
     const std::vector<char> bytes(mega, 'x');
     {
       std::ofstream other(small + "/other", std::ios::binary);

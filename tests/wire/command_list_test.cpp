@@ -1,4 +1,5 @@
-// The lists of commands and of the operation log's records: numbers that stay, and what readers of the medium are told.
+// The lists of commands and of the operation log's records: stable numbers, and agreement with the documentation for
+// readers of the medium.
 #include "wire/record_commands.hpp"
 
 #include <gtest/gtest.h>
@@ -85,7 +86,7 @@ TEST(LogList, IsWhatTheDocumentationLists) {
   EXPECT_EQ(documented, expected_records());
 }
 
-// tests/format_reader/log.py: its OPCODES, by place.
+// tests/format_reader/log.py: its OPCODES, by position.
 TEST(LogList, IsWhatTheIndependentReaderKnows) {
   const std::string text = source_text("tests/format_reader/log.py");
   const std::size_t begin = text.find("OPCODES = (");

@@ -51,8 +51,7 @@ TEST(RingCommand, decode_undoes_encode) {
   }
 }
 
-// Every bit of the 12 payload bytes of every unit reaches the command: nothing is dropped or
-// doubled.
+// Every bit of the 12 payload bytes of every unit reaches the command: nothing is lost or duplicated.
 TEST(RingCommand, every_bit_arrives) {
   const Command zero = decode_command(RingDescriptor{});
   for (unsigned unit = 0; unit < 8; ++unit) {

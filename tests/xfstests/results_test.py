@@ -1,4 +1,4 @@
-"""What run.py makes of xfstests' output and of the list of expected results. The suite itself is not needed."""
+"""How run.py interprets the output of xfstests and the list of expected results. The suite itself is not needed."""
 
 import os
 import subprocess

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs xfstests on gpu4fs mounts and compares what comes out with expected.txt.
+"""Runs xfstests on gpu4fs mounts and compares the results with expected.txt.
 
-The suite is not part of this repository. XFSTESTS_DIR names a built checkout of it, GPU4FS the program. As root,
+The suite is not part of this repository. XFSTESTS_DIR names a built checkout of it, GPU4FS the program. It needs root,
 because the suite mounts. `make xfstests` does the rest.
 
     run.py                       the group generic/quick
     run.py generic/013 -g attr   tests, groups and other words as the suite's `check` takes them
 
-Ends with 0 if everything came out as expected, and else says what did not.
+Exits with 0 if all results are as expected, otherwise prints those that are not.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 HELPERS = ("/sbin/mount.fuse.gpu4fs", "/sbin/umount.fuse.gpu4fs")
-# Run with the option idmap, with which the kernel tells too little for others (docs/manual/pools.md).
+# Run with the option idmap, with which the kernel provides too little for other tests (docs/manual/pools.md).
 IDMAPPED = tuple(f"generic/{number}" for number in (644, 645, 689, 698, 699))
 USERS = ("fsgqa", "fsgqa2", "123456-fsgqa")
 WAY_TO_GET = """
@@ -33,13 +33,13 @@ WAY_TO_GET = """
 Debian's packages for it: acl attr automake bc dbench e2fsprogs fio gawk gcc libacl1-dev libaio-dev libattr1-dev
 libcap-dev libgdbm-dev libtool-bin liburing-dev libuuid1 make psmisc python3 quota sqlite3 uuid-dev uuid-runtime
 xfslibs-dev xfsprogs. Its users: useradd -m fsgqa; useradd fsgqa2; useradd 123456-fsgqa"""
-# `varies`: by what the machine or its kernel offers.
+# `varies`: depends on the machine or its kernel.
 EXPECTED_KINDS = ("fails", "not-run", "varies")
 LINE = re.compile(r"^(generic/\d+)\s+(.*)$")
 
 
 class Problem(Exception):
-    """What keeps the suite from running."""
+    """The reason why the suite cannot run."""
 
 
 def parse_expected(text):
@@ -75,7 +75,7 @@ def parse_results(text):
 
 
 def surprises(expected, results):
-    """Lines about what came out otherwise."""
+    """Lines about unexpected results."""
     lines = []
     for test, (outcome, reason) in sorted(results.items()):
         wanted, why = expected.get(test, ("passes", ""))
@@ -113,7 +113,7 @@ def require_machine():
 
 
 def add_helpers(program):
-    """The links by which mount(8) and umount(8) find the program. Returns those that were made."""
+    """Creates the links by which mount(8) and umount(8) find the program. Returns the new ones."""
     made = []
     for helper in HELPERS:
         if os.path.lexists(helper):
@@ -185,7 +185,7 @@ def descendants(root, tree):
 
 
 class Watch(threading.Thread):
-    """Ends tests that take too long, with all that they have started."""
+    """Ends tests that take too long, with all their child processes."""
 
     def __init__(self, root, limit_s):
         super().__init__(daemon=True)
