@@ -31,8 +31,8 @@ test: setup
 demo: $(if $(wildcard /dev/nvidiactl),cuda,build)
 	@scripts/demo.sh
 
-# States in which crashes may leave a pool: N random histories beside the fixed ones, from CRASH_SEED on, which is another
-# number each time; SEED=number chooses it. The number is printed, and the id of a failure is enough to repeat it.
+# States in which crashes may leave a pool: N random histories besides the fixed ones, from CRASH_SEED on, a different
+# number each time; SEED=number chooses it. The number is printed, and the id of a failure suffices to repeat it.
 N ?= 2000
 SEED ?= 1
 CRASH_SEED := $(if $(filter file,$(origin SEED)),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '),$(SEED))
@@ -78,13 +78,13 @@ simulate: setup-cpu
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
 	GPU4FS_SIM_SEED=$(SEED) GPU4FS_SIM_COUNT=$(COUNT) build/release/gpu4fs_system_test --gtest_filter='*EndWell'
 
-# xfstests' group generic/quick on mounts; XFSTESTS_DIR: a built checkout of the suite. Without it the script says how to
-# get one. Takes an hour, and root. TESTS: others, as the suite's `check` takes them.
+# The group generic/quick of xfstests on mounts; XFSTESTS_DIR: a built checkout of the suite. Without it the script says
+# how to get one. Takes an hour and needs root. TESTS: other tests, as for the suite's `check`.
 .PHONY: xfstests
 xfstests: build
 	GPU4FS=build/release/gpu4fs tests/xfstests/run.py $(TESTS)
 
-# Wrong expressions in place of right ones, each of which some test has to notice; ONLY: a regular expression of names.
+# Wrong expressions in place of right ones; for each of them a test has to fail. ONLY: a regular expression of names.
 ONLY ?=
 .PHONY: mutants
 mutants: setup-cpu
@@ -92,8 +92,7 @@ mutants: setup-cpu
 	cmake --build --preset mutants -j $(JOBS) --target $(shell tests/mutants/run_mutants.py --targets)
 	tests/mutants/run_mutants.py $(if $(ONLY),--only '$(ONLY)')
 
-# Images whose structures say something else than what was written, with checksums that hold: COUNT of them, from SEED
-# on, with AddressSanitizer.
+# Images with changed structures and right checksums: COUNT of them, from SEED on, with AddressSanitizer.
 .PHONY: fuzz-images
 fuzz-images: setup-cpu
 	cmake --preset asan
@@ -127,8 +126,8 @@ tidy:
 	@git ls-files -co --exclude-standard -- 'src/*.cpp' | \
 	    xargs -r -n 1 -P $(JOBS) clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option
 
-# Installs what was built below PREFIX (DESTDIR is put before it). mount(8) finds its helper in /sbin only: with another
-# PREFIX than /usr, docs/manual/install.md says what to link.
+# Installs the built files below PREFIX (DESTDIR is put before it). mount(8) finds its helper only in /sbin: for a
+# PREFIX other than /usr, docs/manual/install.md says what to link.
 PREFIX ?= /usr/local
 PRESET ?= $(if $(wildcard build/cuda/gpu4fs),cuda,release)
 .PHONY: install

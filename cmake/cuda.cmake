@@ -1,5 +1,5 @@
-# nvcc as plain custom commands: CMake's own CUDA language wants a full toolkit, and the compiler
-# from the PyPI wheels has no linker step of its own. g++ links, against the static CUDA runtime.
+# nvcc in plain custom commands: CMake's own CUDA language needs a full toolkit, and the compiler from the PyPI wheels
+# has no linker step of its own. g++ links with the static CUDA runtime.
 if(NOT GPU4FS_CUDA)
   return()
 endif()
@@ -11,7 +11,7 @@ if(NOT nvcc_result EQUAL 0)
   message(FATAL_ERROR "GPU4FS_CUDA is ON and there is no nvcc; 'make setup' installs one")
 endif()
 if(NOT nvcc_found STREQUAL "${GPU4FS_NVCC}")
-  # Another toolkit than last time: headers and runtime must come from it too.
+  # Another toolkit than the last time: headers and runtime must come from it too.
   unset(GPU4FS_CUDA_INCLUDE CACHE)
   unset(GPU4FS_CUDART CACHE)
 endif()
@@ -44,8 +44,8 @@ add_library(gpu4fs_cudart INTERFACE)
 target_include_directories(gpu4fs_cudart SYSTEM INTERFACE ${GPU4FS_CUDA_INCLUDE})
 target_link_libraries(gpu4fs_cudart INTERFACE ${GPU4FS_CUDART} ${CMAKE_DL_LIBS} Threads::Threads rt)
 
-# Adds the command that makes one object file; its path is returned in `object_variable`. What
-# ptxas says about registers, stack and spills lands in <object>.ptxas.
+# Adds the command that makes one object file; its path is returned in `object_variable`. The report of ptxas about
+# registers, stack and spills is in <object>.ptxas.
 set_property(GLOBAL PROPERTY GPU4FS_PTXAS_REPORTS)
 function(gpu4fs_compile_cuda source object_variable)
   cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
@@ -68,12 +68,11 @@ function(gpu4fs_compile_cuda source object_variable)
   set(${object_variable} ${object} PARENT_SCOPE)
 endfunction()
 
-# Relocatable: ptxas translates function by function, in a twentieth of the time and a tenth of the memory that it takes
-# for a whole program. Functions know nothing of the kernel's launch bounds then: 65,536 registers for 512 threads are
-# 128 each.
+# Relocatable: ptxas translates function by function, in a twentieth of the time and a tenth of the memory of a whole
+# program. Then functions do not know the kernel's launch bounds: 65,536 registers for 512 threads are 128 each.
 set(gpu4fs_relocatable_flags -rdc=true -maxrregcount=128)
 
-# Adds the command that links the device code of relocatable objects; the path of what it makes is returned in
+# Adds the command that links the device code of relocatable objects; the path of the result is returned in
 # `object_variable`.
 function(gpu4fs_link_device target object_variable)
   set(linked ${PROJECT_BINARY_DIR}/cuda/${target}_device_link.o)
@@ -103,8 +102,8 @@ function(gpu4fs_add_cuda_library target layer)
     gpu4fs_link_device(${target} linked ${objects})
     list(APPEND objects ${linked})
   endif()
-  # An archive that programs need when they are linked and no sooner: as a library of CMake's own it would keep every
-  # source above it from being compiled before the service kernel, which takes minutes of one core.
+  # An archive that programs need only when they are linked. As a library of CMake's own it would delay the compilation
+  # of every source above it until the service kernel is compiled, which takes minutes of one core.
   set(archive ${PROJECT_BINARY_DIR}/lib${target}.a)
   add_custom_command(OUTPUT ${archive}
     COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}

@@ -51,8 +51,8 @@ foreach(source IN LISTS fuzz_sources)
     --corpus ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name} --runs ${runs})
 endforeach()
 
-# A read behind the end of a page that the driver has to find, or it finds nothing at all. What lies there may be a
-# redzone or memory that was freed.
+# A read after the end of a page that the driver has to find; otherwise it finds nothing at all. There may be a redzone
+# or freed memory.
 if(NOT gpu4fs_fuzz_libfuzzer)
   set(folder ${PROJECT_BINARY_DIR}/fuzz_canary)  # for the input that fails
   file(MAKE_DIRECTORY ${folder})

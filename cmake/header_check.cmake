@@ -8,7 +8,7 @@ if(GPU4FS_CUDA)
     ${PROJECT_SOURCE_DIR}/src/*.cuh ${PROJECT_SOURCE_DIR}/include/*.cuh)
 endif()
 
-# What another header includes first is compiled alone there: nothing stands before it.
+# The first include of another header is compiled alone there: nothing is before it.
 set(first_includes)
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "^(src|include)/" "" include_name ${header})
@@ -20,12 +20,12 @@ foreach(header IN LISTS headers)
   list(TRANSFORM includes REPLACE "^#include \"(.*)\".*" "\\1" OUTPUT_VARIABLE includes_of_${include_name})
 endforeach()
 
-# Headers that many others include, the longest to compile first, are precompiled for these. A header that includes one
-# anyhow lacks nothing less for it; the ones named here are compiled without.
+# Headers that many others include, the longest to compile first, are precompiled for these. For a header that includes
+# one of them anyway, the check is not weaker; the headers named here are compiled without.
 set(precompiled_headers device/stack/stack_spec.hpp engine/engine_host.hpp fs/pages/change.hpp base/xxh3.hpp)
 list(REMOVE_ITEM first_includes ${precompiled_headers})
 
-# Sets `result` to whether `header` is or includes `wanted`, by way of others too.
+# Sets `result` to whether `header` is or includes `wanted`, also indirectly.
 function(gpu4fs_header_includes header wanted result)
   set(passed)
   set(left ${header})
@@ -80,8 +80,8 @@ foreach(header IN LISTS headers cuda_headers)
   string(APPEND cuda_check_text "#include \"${include_name}\"\n")
 endforeach()
 if(cuda_check_text)
-  # All in one file, since the C++ check finds what is not included, and the device half only (-ptx): the host half is
-  # what the C++ check compiles.
+  # All headers are in one file, because the C++ check finds missing includes. Only the device half is compiled (-ptx):
+  # the C++ check compiles the host half.
   set(check_source ${PROJECT_BINARY_DIR}/header_check/cuda_headers)
   file(CONFIGURE OUTPUT ${check_source}.cu CONTENT "${cuda_check_text}")
   add_custom_command(OUTPUT ${check_source}.ptx

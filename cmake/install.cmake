@@ -1,8 +1,8 @@
-# What `make install` and the Debian package put where: programs, the names that mount(8) and its relatives call, man
+# The files of `make install` and of the Debian package: programs, the names that mount(8) and its relatives call, man
 # pages, completions for bash and zsh, the template of a systemd unit, and the manual.
 include(GNUInstallDirs)
 
-# Installing takes the two programs and does not build the tests.
+# Installing needs the two programs and does not build the tests.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 
 install(TARGETS gpu4fs gpu4fs-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -1,9 +1,9 @@
-# The layer order, bottom to top. This file is data: CMake links libraries by it and
-# scripts/check_layers.py checks includes by it. A layer is a folder src/<layer>.
+# The layer order, bottom to top. This file is data for CMake, which links libraries by it, and for
+# scripts/check_layers.py, which checks includes by it. A layer is a folder src/<layer>.
 set(GPU4FS_LAYERS base format wire device raid space fs ring engine pool session maintenance server fsck client frontend
   daemon cli tools bench)
 
-# What each layer may include besides itself; every name must stand before it in the order.
+# The layers that each layer may include besides itself; all of them must be before it in the order.
 set(GPU4FS_base_INCLUDES)
 set(GPU4FS_format_INCLUDES base)
 set(GPU4FS_wire_INCLUDES base format)
@@ -27,6 +27,6 @@ set(GPU4FS_tools_INCLUDES base format device raid space fs ring engine pool sess
 set(GPU4FS_bench_INCLUDES base format wire device raid space fs ring engine pool session maintenance server
   fsck client frontend cli)
 
-# The public headers in include/gpu4fs/ stand beside the layers: the layers from client upwards
-# may include them, and they may include these.
+# The public headers in include/gpu4fs/ are outside of the layers: the layers from client upwards may include them, and
+# they may include these.
 set(GPU4FS_public_INCLUDES base format wire device raid space fs ring engine client)

@@ -1,4 +1,4 @@
-# Libraries from the distribution. A static archive is taken where there is one.
+# Libraries from the distribution. A static archive is used if there is one.
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
@@ -14,7 +14,7 @@ endif()
 find_library(GPU4FS_XXHASH_LIBRARY NAMES libxxhash.a xxhash)
 find_library(GPU4FS_ISAL_LIBRARY NAMES libisal.a isal)
 
-# What each layer needs from outside, found lazily so that one layer builds without the rest.
+# The external libraries of each layer, found lazily, so one layer builds without the others.
 function(gpu4fs_link_external layer target scope)
   if(layer STREQUAL "frontend")
     if(NOT TARGET gpu4fs_fuse3)

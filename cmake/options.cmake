@@ -19,10 +19,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 
-# Flags that the host compiler of nvcc gets as well.
+# Flags for the host compiler of nvcc as well.
 set(GPU4FS_HOST_FLAGS -march=${GPU4FS_MARCH} -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(GPU4FS_SANITIZE STREQUAL "address")
-  # Left out of "undefined": what AddressSanitizer reports anyway, at a third of the time to compile.
+  # Left out of "undefined": checks that AddressSanitizer does anyway, at a third of the compile time.
   set(gpu4fs_sanitize_flags -fsanitize=address,undefined -fno-sanitize=null,vptr,object-size
     -fno-sanitize-recover=all)
 elseif(GPU4FS_SANITIZE STREQUAL "fuzzer")
@@ -33,7 +33,7 @@ elseif(GPU4FS_SANITIZE)
   message(FATAL_ERROR "GPU4FS_SANITIZE must be empty, address, thread or fuzzer, not ${GPU4FS_SANITIZE}")
 endif()
 if(GPU4FS_SANITIZE)
-  # -O1 keeps both the build and the run inside the time of one CI job.
+  # -O1 keeps both the build and the run within the time of one CI job.
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
   list(APPEND GPU4FS_HOST_FLAGS ${gpu4fs_sanitize_flags} -fno-omit-frame-pointer)
 endif()
@@ -70,7 +70,7 @@ target_include_directories(gpu4fs_options INTERFACE
   ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(gpu4fs_options INTERFACE ${GPU4FS_HOST_FLAGS})
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # The compiler collects its garbage from 1 GB on: of the largest units that saves a seventh of the time.
+  # The compiler collects its garbage from 1 GB on: this saves a seventh of the time of the largest units.
   target_compile_options(gpu4fs_options INTERFACE --param=ggc-min-heapsize=1000000)
 endif()
 target_compile_definitions(gpu4fs_options INTERFACE GPU4FS_VERSION="${PROJECT_VERSION}")
@@ -95,7 +95,7 @@ add_library(gpu4fs_strict_warnings INTERFACE)
 target_compile_options(gpu4fs_strict_warnings INTERFACE -Wconversion)
 target_link_libraries(gpu4fs_strict_warnings INTERFACE gpu4fs_warnings)
 
-# A portable program: only glibc is needed where it runs. Sanitizers need their shared libraries.
+# A portable program that needs only glibc at run time. Sanitizers need their shared libraries.
 add_library(gpu4fs_portable INTERFACE)
 if(NOT GPU4FS_SANITIZE)
   target_link_options(gpu4fs_portable INTERFACE -static-libstdc++ -static-libgcc)

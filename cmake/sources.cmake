@@ -28,7 +28,7 @@ foreach(layer IN LISTS GPU4FS_LAYERS)
   endif()
 endforeach()
 
-# What differs with the GPU engine and without it; all other objects are the same in both builds.
+# The part that differs with and without the GPU engine; all other objects are the same in both builds.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/engine/engine_cuda_absent.cpp
   ${PROJECT_SOURCE_DIR}/src/tools/doctor.cpp ${PROJECT_SOURCE_DIR}/src/bench/limits.cpp
   PROPERTY COMPILE_DEFINITIONS GPU4FS_WITH_CUDA=${GPU4FS_WITH_CUDA})
@@ -48,8 +48,8 @@ endfunction()
 gpu4fs_add_program(gpu4fs tools)
 gpu4fs_add_program(gpu4fs-bench bench)
 
-# Names under which mount(8), umount(8), mkfs(8) and fsck(8) call the program. Those of mount and umount are what they
-# look for in /sbin, by the type of the mount.
+# Names under which mount(8), umount(8), mkfs(8) and fsck(8) call the program. mount and umount look for theirs in
+# /sbin, by the type of the mount.
 set(GPU4FS_PROGRAM_NAMES mkfs.gpu4fs fsck.gpu4fs mount.gpu4fs umount.gpu4fs mount.fuse.gpu4fs umount.fuse.gpu4fs)
 foreach(name IN LISTS GPU4FS_PROGRAM_NAMES)
   add_custom_command(TARGET gpu4fs POST_BUILD

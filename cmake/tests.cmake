@@ -10,7 +10,7 @@ set(GPU4FS_SYSTEM_TESTS ".*" CACHE STRING "Regular expression of the system test
 set(GPU4FS_UNIT_TESTS ".*" CACHE STRING "Regular expression of the layers whose unit tests to build")
 set(GPU4FS_TEST_SCALE 100 CACHE STRING "Length of random tests in percent, handed to them in the environment")
 
-# The libraries are tested as they are shipped; the tests' own code need not be fast.
+# The libraries are tested as they are shipped; the code of the tests need not be fast.
 set(GPU4FS_TEST_FLAGS $<$<CONFIG:Release>:-O1>)
 
 set(gpu4fs_test_environment
@@ -37,7 +37,7 @@ function(gpu4fs_register_test name labels)
   set_tests_properties(${GPU4FS_TEST_PREFIX}${name} PROPERTIES
     ENVIRONMENT "${gpu4fs_test_environment}" LABELS "${labels}" TIMEOUT 600 SKIP_RETURN_CODE 77
     WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
-  # What takes long begins first, or it runs alone at the end.
+  # Long tests begin first; otherwise they would run alone at the end.
   if(name MATCHES "^(stress.full_pool|crash.explore|model.random_walk)$")
     set_tests_properties(${GPU4FS_TEST_PREFIX}${name} PROPERTIES COST 100)
   elseif(name MATCHES "^(raid|fs|engine|kill.sigkill|fault.rebuild|fault.degraded|crash.shared_rows|crash.write_hole)$"
@@ -46,7 +46,7 @@ function(gpu4fs_register_test name labels)
   endif()
 endfunction()
 
-# Compiled helpers of the tests link nothing: each test brings the layers it is about.
+# Compiled helpers of the tests link nothing: each test links the layers that it tests.
 file(GLOB_RECURSE support_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cpp)
 if(support_sources)
   add_library(gpu4fs_test_support STATIC ${support_sources})
@@ -60,13 +60,13 @@ endif()
 target_include_directories(gpu4fs_test_support ${support_scope} ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(gpu4fs_test_support ${support_scope} gpu4fs_options GTest::gtest)
 
-# What nearly every test includes is parsed once a build.
+# Headers that nearly every test includes are parsed once for each build.
 set(gpu4fs_precompiled <gtest/gtest.h> <fmt/format.h> <algorithm> <atomic> <chrono> <cstring> <filesystem> <functional>
   <map> <memory> <mutex> <optional> <random> <set> <stdexcept> <string> <thread> <utility> <vector>
   ${PROJECT_SOURCE_DIR}/src/base/group.hpp)
 target_precompile_headers(gpu4fs_test_support PRIVATE ${gpu4fs_precompiled})
 
-# Everything compiled that ctest runs, for builds that want nothing else.
+# Everything compiled that ctest runs, for builds that need nothing else.
 add_custom_target(gpu4fs_tests)
 
 function(gpu4fs_add_test_program target)
@@ -75,8 +75,8 @@ function(gpu4fs_add_test_program target)
   target_compile_options(${target} PRIVATE ${GPU4FS_TEST_FLAGS})
   target_link_libraries(${target} PRIVATE gpu4fs_warnings gpu4fs_test_support
     GTest::gtest_main GTest::gtest)
-  # Layers of headers are compiled in their tests, which are short: -O0 takes half the time to compile, and leaves more
-  # of what is undefined for the sanitizer to see.
+  # Layers of headers are compiled in their tests, which are short: -O0 takes half the compile time, and leaves more
+  # undefined behaviour for the sanitizer to see.
   if(GPU4FS_SANITIZE STREQUAL "address" AND target MATCHES "^gpu4fs_(fs|engine)_test$")
     target_compile_options(${target} PRIVATE -O0)
     target_precompile_headers(${target} PRIVATE ${gpu4fs_precompiled})
@@ -120,7 +120,7 @@ foreach(folder IN LISTS test_folders)
       gpu4fs_add_test_program(gpu4fs_${folder}_test ${sources})
       target_link_libraries(gpu4fs_${folder}_test PRIVATE gpu4fs_${folder})
       if(folder MATCHES "^(raid|space|fs|engine)$")
-        # For what a pool is in engine memory, which the tests' pools get from the same code (pool/logical_space).
+        # For the layout of a pool in engine memory, which the tests' pools get from the same code (pool/logical_space).
         target_link_libraries(gpu4fs_${folder}_test PRIVATE gpu4fs_pool)
       endif()
       gpu4fs_register_test(${folder} unit $<TARGET_FILE:gpu4fs_${folder}_test>)
@@ -153,12 +153,12 @@ if(gpu4fs_system_sources)
     target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_client gpu4fs_fsck)
   else()
     target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_tools gpu4fs_bench)
-    # Not of the program itself, whose sources would wait for everything that gpu4fs is linked from.
+    # Not of the program itself, whose sources would wait for everything that gpu4fs links.
     add_dependencies(gpu4fs_tests gpu4fs gpu4fs-bench)
   endif()
 endif()
 
-# A few mutants in each run, other ones each time; make mutants has all (tests/mutants).
+# A few mutants in each run, different ones each time; make mutants runs all (tests/mutants).
 set(gpu4fs_run_mutants python3 ${PROJECT_SOURCE_DIR}/tests/mutants/run_mutants.py)
 if(GPU4FS_MUTANTS)
   gpu4fs_register_test(mutants.sample system ${gpu4fs_run_mutants} --build ${PROJECT_BINARY_DIR} --sample 12 --limit 8)

@@ -92,7 +92,7 @@ def listed_commands(root: pathlib.Path) -> list[tuple[int, str]]:
 
 
 def check_commands(root: pathlib.Path) -> list[str]:
-    """A row each in docs/wire.md, but for those of the server, which stand in one sentence, in order."""
+    """A row each in docs/wire.md, except for those of the server, which are in one sentence, in order."""
     page = root / "docs/wire.md"
     if not page.exists():
         return []

@@ -4,19 +4,18 @@
 usage: check_sass.py CUOBJDUMP FILE...    # objects or programs; exits with 1 if there is such a place
        check_sass.py --self-test
 
-Where the lanes of a warp may have diverged, ptxas translates __syncwarp() and the shuffles twice. The lanes that are
-together go on at once. The others branch to a copy that puts the mask of all lanes into a register, R15 in relocatable
-code, and waits:
+If the lanes of a warp may have diverged, ptxas translates __syncwarp() and the shuffles twice. Converged lanes continue
+at once. The others branch to a copy that puts the mask of all lanes into a register, R15 in relocatable code, and
+waits:
 
     MOV R15, 0xffffffff
     WARPSYNC.COLLECTIVE R15, 0x1da0
 
 If a call follows, ptxas moves the instructions that put its arguments into registers into both copies. R15 may be one
 of these registers. In the second copy the mask then overwrites the argument (seen with ptxas 13.0, 13.2 and 13.5), and
-the function that is called gets 0xffffffff in a half of a 64-bit argument. Nothing in the source shows it, and only
-warps that diverge have it. A value that is written into the register and that nobody has read before the mask
-comes is the sign. Such a place is mended by another order in the source: fewer words of arguments (R15 is the twelfth
-word), or no wait directly before the call.
+the called function gets 0xffffffff in a half of a 64-bit argument. The source does not show it, and only diverging
+warps are affected. The sign is a value in the register that is not read before the mask overwrites it. To avoid such a
+place, change the source: fewer words of arguments (R15 is the twelfth word), or no wait directly before the call.
 """
 import re
 import shutil
@@ -29,14 +28,14 @@ INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(\S+)\s*(
 GUARDED = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+@")
 REGISTER = re.compile(r"(?<![A-Z0-9])R(\d+)(\.64)?")
 TARGET = re.compile(r"0x([0-9a-f]+)$")
-# The first operand of these is no register that they write.
+# The first operand of these is not a register that they write.
 WITHOUT_RESULT = ("ST", "RED", "BRA", "BSSY", "BSYNC", "WARPSYNC", "CALL", "RET", "EXIT", "NOP", "R2UR", "BMOV",
                   "ISETP", "FSETP", "PLOP3", "MEMBAR", "CCTL", "BPT", "YIELD", "ERRBAR", "R2P")
 ALL_LANES = re.compile(r"(0xffffffff|-0x1|-1)$")
 
 
 def registers(operands, name):
-    """Numbers of the registers in the operands; a wide instruction means those behind them, too."""
+    """Numbers of the registers in the operands; a wide instruction includes those after them."""
     width = 4 if ".128" in name else 2 if ".64" in name or ".WIDE" in name else 1
     found = set()
     for number, wide in REGISTER.findall(operands):
@@ -69,7 +68,7 @@ def read_functions(text):
 
 
 def destroyed_values(rows):
-    """Addresses of instructions whose result a mask overwrites before anybody reads it."""
+    """Addresses of instructions whose result a mask overwrites before it is read."""
     targets = set()
     for _, _, name, operands in rows:
         if name.startswith(("BRA", "BSSY", "WARPSYNC")) and (match := TARGET.search(operands)):

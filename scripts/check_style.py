@@ -42,14 +42,14 @@ CONTAINER = re.compile(
     r'^(?:(?:inline|export|typedef|static|constexpr)\s+)*'
     r'(?:namespace|class|struct|union|enum|extern\s*"")(?![\w])'
 )
-# What looks like the name of a function in front of its parameters, and is none.
+# Words before a parenthesis that look like the name of a function and are not.
 NO_NAME = {"alignas", "decltype", "explicit", "noexcept", "requires", "__launch_bounds__", "__attribute__"}
 CHECK = re.compile(r"\bGPU4FS_CHECK\w*\s*\(")
 ENGINE_FOLDERS = ("raid", "space", "fs", "ring", "engine", "device")
 
 
 def blank_cpp(text: str) -> str:
-    """Replaces comments, literals and preprocessor lines by blanks, keeping the lines."""
+    """Replaces comments, literals and preprocessor lines with blanks, keeping the lines."""
 
     def blank(match: re.Match) -> str:
         found = match.group(0)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares builds of the program by their benchmarks: compare_builds.py [options] FOLDER FOLDER...
 
-Each FOLDER holds a gpu4fs that was built before, as scripts/gpu_check.sh --prebuilt wants it; no network and no
-compiler is needed. The programs take turns, round by round, so that what drifts meets all of them alike. Prints for
-each row of `gpu4fs bench run` the median over the rounds, least and greatest, and the ratio to the first FOLDER.
+Each FOLDER contains a built gpu4fs, as for scripts/gpu_check.sh --prebuilt; no network and no compiler is needed. The
+programs alternate in rounds, so drift affects all of them alike. Prints for each row of `gpu4fs bench run` the median
+over the rounds, least and greatest, and the ratio to the first FOLDER.
 """
 import argparse
 import json

@@ -35,7 +35,7 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# step TEXT: what is done now, of how many steps.
+# step TEXT: prints the current step, and the number of steps.
 step_number=0
 step_count=7
 step() {

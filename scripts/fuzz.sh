@@ -1,7 +1,7 @@
 #!/bin/sh
-# Fuzzes each target in turn with libFuzzer: fuzz.sh [SECONDS each] [TARGET...]. Needs clang.
-# What is found on the way stays in build/fuzz/corpus/<target>; an input that fails is left in build/fuzz/failures
-# and ends the run. The last line of each target says how many inputs ran.
+# Fuzzes each target in turn with libFuzzer: fuzz.sh [SECONDS each] [TARGET...]. Needs clang. New inputs stay in
+# build/fuzz/corpus/<target>; a failing input is stored in build/fuzz/failures and ends the run. The last line of each
+# target says how many inputs ran.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"

@@ -89,7 +89,7 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
         case $program in
             *base_kernel*) tools="memcheck racecheck synccheck" ;;
             *model_walk*) tools=memcheck ;;
-            # memcheck knows no memory that is registered while the kernel runs, which only a server does.
+            # memcheck does not support memory that is registered while the kernel runs, which only a server does.
             *trim*) tools=synccheck ;;
             *handler_walk* | *raid_matrix* | *lost_devices* | *engine_death*)
                 continue ;;  # what the model walk has; a deliberate trap
@@ -105,7 +105,7 @@ else
 fi
 
 if [ -e /dev/fuse ] && command -v python3 >/dev/null 2>&1; then
-    # Mounts take the GPU where nothing else is asked for.
+    # Mounts use the GPU unless another engine is requested.
     for name in operations file_walk engine_death mount; do
         check "mount, $name" 60 env GPU4FS="$prebuilt/gpu4fs" python3 "$root/tests/frontend/${name}_test.py"
     done

@@ -33,7 +33,7 @@ mkdir -p build/test
 for preset in cuda asan tsan; do
     echo "subdirs(\"$root/build/$preset\")"
 done >build/test/CTestTestfile.cmake
-# Other crashes at every run. A failure's id repeats it; the seed repeats the run.
+# Different crashes in every run. A failure's id repeats it; the seed repeats the run.
 GPU4FS_CRASH_SEED=${GPU4FS_CRASH_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
 export GPU4FS_CRASH_SEED
 echo "== crash explorer: random histories from GPU4FS_CRASH_SEED=$GPU4FS_CRASH_SEED on"
