@@ -84,7 +84,7 @@ class EngineDeath(unittest.TestCase):
         try:
             os.write(file, data)
         except OSError:
-            with contextlib.suppress(OSError):  # what was not written yet is told here too
+            with contextlib.suppress(OSError):  # reports unwritten data too
                 os.close(file)  # else the mount stays in use
             raise
         return file
