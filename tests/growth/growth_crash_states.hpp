@@ -25,8 +25,8 @@ class GrowthCrashStates {
     u64 goes_on_every = 12;
   };
 
-  GrowthCrashStates(std::vector<std::string> paths, std::string log_path, u64 device_bytes)
-      : paths_(std::move(paths)), log_path_(std::move(log_path)), device_bytes_(device_bytes) {}
+  GrowthCrashStates(std::vector<std::string> paths, std::string log_path, u64 size_bytes)
+      : paths_(std::move(paths)), log_path_(std::move(log_path)), device_bytes_(size_bytes) {}
 
   std::string recorded(u32 device) const { return "record=" + log_path_ + ":" + paths_[device]; }
   // Before the recorded run.
