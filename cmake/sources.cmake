@@ -1,3 +1,9 @@
+set(gpu4fs_tools_precompiled <fmt/format.h> <algorithm> <chrono> <filesystem> <functional> <map> <memory> <stdexcept>
+  <string> <thread> <vector> ${PROJECT_SOURCE_DIR}/src/tools/verbs.hpp)
+set(gpu4fs_bench_precompiled ${gpu4fs_tools_precompiled} ${PROJECT_SOURCE_DIR}/src/bench/client.hpp
+  ${PROJECT_SOURCE_DIR}/src/bench/parts.hpp)
+list(REMOVE_ITEM gpu4fs_bench_precompiled ${PROJECT_SOURCE_DIR}/src/tools/verbs.hpp)
+
 # One library a layer, gpu4fs_<layer>, and the programs gpu4fs and gpu4fs-bench, whose main() is main.cpp of their
 # layer.
 foreach(layer IN LISTS GPU4FS_LAYERS)
@@ -19,6 +25,10 @@ foreach(layer IN LISTS GPU4FS_LAYERS)
     # Every verb's file has its options and its run(), every measurement its sizes and limits.
     set_target_properties(gpu4fs_${layer} PROPERTIES UNITY_BUILD OFF)
   endif()
+  if(layer MATCHES "^(tools|bench)$")
+    # So what most of them include is parsed once.
+    target_precompile_headers(gpu4fs_${layer} PRIVATE ${gpu4fs_${layer}_precompiled})
+  endif()
   target_link_libraries(gpu4fs_${layer} ${scope} gpu4fs_options)
   foreach(lower IN LISTS GPU4FS_${layer}_INCLUDES)
     target_link_libraries(gpu4fs_${layer} ${scope} gpu4fs_${lower})
@@ -32,6 +42,8 @@ endforeach()
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/engine/engine_cuda_absent.cpp
   ${PROJECT_SOURCE_DIR}/src/tools/doctor.cpp ${PROJECT_SOURCE_DIR}/src/bench/limits.cpp
   PROPERTY COMPILE_DEFINITIONS GPU4FS_WITH_CUDA=${GPU4FS_WITH_CUDA})
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/tools/doctor.cpp ${PROJECT_SOURCE_DIR}/src/bench/limits.cpp
+  PROPERTY SKIP_PRECOMPILE_HEADERS ON)
 
 if(GPU4FS_CUDA)
   gpu4fs_add_cuda_library(gpu4fs_engine_cuda engine)

@@ -7,6 +7,9 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 jobs=${GPU4FS_JOBS:-$(nproc)}
 began=$(date +%s)
+# ccache asks the compiler what a source includes, in place of preprocessing it before it is compiled: up to a fifth of
+# the time of those that nobody has compiled yet.
+export CCACHE_DEPEND=1
 
 for preset in cuda asan tsan; do
     mkdir -p "build/$preset"
