@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/limits.hpp"
@@ -42,6 +43,22 @@ class SparseBytes {
       done += part;
     }
     return bytes;
+  }
+
+  // The first of `length` bytes that differs from the content's byte as far after `offset`, inside the size: its
+  // number. Makes no copy, because sanitizers make copies slow.
+  std::optional<u64> first_difference(u64 offset, const u8* bytes, u64 length) const {
+    static constexpr Page zeros{};
+    for (u64 done = 0; done < length;) {
+      const u64 begin = (offset + done) % page_size;
+      const u64 part = std::min<u64>(length - done, page_size - begin);
+      const auto at = pages_.find((offset + done) / page_size);
+      const u8* const expected = (at == pages_.end() ? zeros : at->second).data() + begin;
+      if (std::memcmp(bytes + done, expected, part) != 0)
+        return done + static_cast<u64>(std::mismatch(expected, expected + part, bytes + done).first - expected);
+      done += part;
+    }
+    return std::nullopt;
   }
 
   // Zeros in [offset, offset + length); the size does not change.
