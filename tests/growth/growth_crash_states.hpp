@@ -5,12 +5,14 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "device/stack/write_log.hpp"
 #include "growth/growing_pool.hpp"
 #include "pool/pool_device_file.hpp"
+#include "support/file_mapping.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
@@ -34,10 +36,10 @@ class GrowthCrashStates {
     for (u32 i = 0; i < paths_.size(); ++i) base_.push_back(read_device(i));
   }
   // Writes the state to the files.
-  void put(const std::vector<GrowthImage>& images) const {
+  void put(const std::vector<GrowthImage>& images) {
     for (u32 i = 0; i < images.size(); ++i) {
-      pool::DeviceFile::open(paths_[i], pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::none)
-          .write_at(0, images[i].data(), images[i].size());
+      if (i == files_.size()) files_.push_back(std::make_unique<FileMapping>(paths_[i], images[i].size()));
+      files_[i]->put(0, images[i].data(), images[i].size());
     }
   }
 
@@ -47,6 +49,7 @@ class GrowthCrashStates {
     const std::vector<device::WriteLogEntry> entries = device::read_write_log(log_path_);
     std::vector<GrowthImage> images = base_;   // after all writes so far
     std::vector<GrowthImage> durable = base_;  // those that a completed flush covers
+    std::vector<GrowthImage> state;            // memory that is used again
     std::vector<const device::WriteLogEntry*> loose;
     std::vector<u64> begun(paths_.size());
     Sequence random(17);
@@ -60,7 +63,7 @@ class GrowthCrashStates {
       const u64 every = pace.every(mark);
       const bool is_looked_at = every != 0 && writes++ % every == 0;
       if (is_looked_at && random.next() % 3 == 0) {
-        std::vector<GrowthImage> state = durable;
+        state = durable;
         for (const device::WriteLogEntry* one : loose) {
           if (random.next() % 2 == 0) apply(state, *one, one->bytes.size());
         }
@@ -107,6 +110,7 @@ class GrowthCrashStates {
   std::vector<std::string> paths_;
   std::string log_path_;
   u64 device_bytes_;
+  std::vector<std::unique_ptr<FileMapping>> files_;
   std::vector<GrowthImage> base_;
   u64 count_ = 0;
 };

@@ -8,27 +8,35 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/types.hpp"
+#include "support/file_mapping.hpp"
 
 namespace gpu4fs::test {
 
 class SavedDevices {
  public:
-  explicit SavedDevices(std::vector<std::string> paths) : paths_(std::move(paths)) {
+  explicit SavedDevices(std::vector<std::string> paths) : paths_(std::move(paths)), mappings_(paths_.size()) {
     for (const std::string& path : paths_) save(path);
   }
 
   // Restores every file, except those of the set, which are missing.
   void restore(u32 without) const {
     for (u32 d = 0; d < paths_.size(); ++d) {
-      if ((without >> d & 1) != 0) {
-        std::filesystem::remove(paths_[d]);
-      } else {
-        restore_file(paths_[d], files_[d]);
+      const std::filesystem::path waiting = away(paths_[d]);
+      if ((without >> d & 1) == 0) {
+        if (std::filesystem::exists(waiting)) std::filesystem::rename(waiting, paths_[d]);
+        std::unique_ptr<FileMapping>& mapping = mappings_[d];
+        if (!mapping || !mapping->is_of(paths_[d]))
+          mapping = std::make_unique<FileMapping>(paths_[d], static_cast<u64>(files_[d].size));
+        restore_file(*mapping, files_[d]);
+      } else if (std::filesystem::exists(paths_[d])) {
+        std::filesystem::create_directory(waiting.parent_path());
+        std::filesystem::rename(paths_[d], waiting);
       }
     }
   }
@@ -60,27 +68,25 @@ class SavedDevices {
     ::close(descriptor);
   }
 
-  static void restore_file(const std::string& path, const File& file) {
-    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    ASSERT_GE(descriptor, 0) << path;
-    EXPECT_EQ(::ftruncate(descriptor, file.size), 0) << path;
-    off_t end = 0;
+  static void restore_file(FileMapping& mapping, const File& file) {
+    u64 end = 0;
     for (const Run& run : file.runs) {
-      make_hole(descriptor, end, run.offset);
-      end = run.offset + static_cast<off_t>(run.bytes.size());
-      EXPECT_EQ(::pwrite(descriptor, run.bytes.data(), run.bytes.size(), run.offset), end - run.offset) << path;
+      mapping.clear(end, static_cast<u64>(run.offset));
+      mapping.put(static_cast<u64>(run.offset), run.bytes.data(), run.bytes.size());
+      end = static_cast<u64>(run.offset) + run.bytes.size();
     }
-    make_hole(descriptor, end, file.size);
-    ::close(descriptor);
+    mapping.clear(end, static_cast<u64>(file.size));
   }
 
-  static void make_hole(int descriptor, off_t begin, off_t end) {
-    if (begin == end) return;
-    EXPECT_EQ(::fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, end - begin), 0);
+  // Where a file of the set waits: a new one would have to get all its pages again.
+  static std::filesystem::path away(const std::filesystem::path& path) {
+    return path.parent_path() / "away" / path.filename();
   }
 
   std::vector<std::string> paths_;
   std::vector<File> files_;
+  mutable std::vector<std::unique_ptr<FileMapping>>
+      mappings_;  // of files that were restored, as long as they are these
 };
 
 }  // namespace gpu4fs::test
