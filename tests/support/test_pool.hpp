@@ -1,10 +1,7 @@
 // TestPool: a pool with a CPU engine, of threads or of emulated warps. See basic_test_pool.hpp.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <memory>
-#include <new>
 
 #include "engine/engine_cpu.hpp"
 #include "support/basic_test_pool.hpp"
@@ -15,14 +12,11 @@ namespace gpu4fs::test {
 
 class CpuParts {
  public:
-  explicit CpuParts(const TestPoolOptions& options) : options_(options) {
-    void* memory = ::mmap(nullptr, sizeof(ring::UpcallRing), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    upcalls_ = static_cast<ring::UpcallRing*>(memory);
-  }
+  explicit CpuParts(const TestPoolOptions& options)
+      : options_(options),
+        upcalls_(static_cast<ring::UpcallRing*>(allocator_.allocate(sizeof(ring::UpcallRing), page_size))) {}
   CpuParts(const CpuParts&) = delete;
   CpuParts& operator=(const CpuParts&) = delete;
-  ~CpuParts() { ::munmap(upcalls_, sizeof(*upcalls_)); }
 
   RecyclingAllocator& allocator() { return allocator_; }
   ring::UpcallRing* upcalls() { return upcalls_; }
