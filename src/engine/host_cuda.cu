@@ -540,9 +540,14 @@ u32 CudaEngine::Implementation::open_session(const SessionRequest& request) {
 void CudaEngine::Implementation::close_session(u32 index) {
   GPU4FS_CHECK_LT(index, session_max);
   poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::closing));
-  while (!has_died() && !stopped_.load() && peek(&engine_->sessions[index].in_flight) != 0) sleep_ns(100000);
-  // With no kernel nobody is at the ring or still writes to the session's memory.
-  pause();
+  for (;;) {
+    while (!has_died() && !stopped_.load() && peek(&engine_->sessions[index].in_flight) != 0) sleep_ns(100000);
+    // With no kernel nobody is at the ring or still writes to the session's memory.
+    pause();
+    // Who had seen the session open may have taken something in between.
+    if (has_died() || stopped_.load() || peek(&engine_->sessions[index].in_flight) == 0) break;
+    resume();
+  }
   SessionRequest request;
   SessionGroups groups;
   {
