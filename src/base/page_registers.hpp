@@ -170,4 +170,22 @@ GPU4FS_FN void store_page_range(Group g, PageRegisters<Group>& page, void* desti
   }
 }
 
+namespace detail {
+
+// Out of line: it is long, and seldom what is wanted.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void store_page_part(Group g, PageRegisters<Group>& page, u8* destination, ByteRange range) {
+  store_page_range(g, page, destination, range);
+}
+
+}  // namespace detail
+
+// As store_page_range(), which it calls, for loops over pages that are mostly whole and go to aligned addresses.
+template <class Group>
+GPU4FS_FN void store_mostly_whole_page(Group g, const PageRegisters<Group>& page, u8* destination, ByteRange range) {
+  if (is_aligned(destination, 16) && range.to - range.from == page_size) return store_page(g, page, destination);
+  PageRegisters<Group> copy = page;  // only this one is in memory
+  detail::store_page_part(g, copy, destination, range);
+}
+
 }  // namespace gpu4fs

@@ -87,21 +87,23 @@ GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, u64 seed
 #endif
     return xxh3::hash_long(page.page, page_size, seed);
   } else {
-    const auto by_block = xxh3::halve(g, xxh3::sum_chunks(g, page, seed), 16);
-    const auto by_parity = xxh3::halve(g, by_block, 8);
-    const u64 sum = xxh3::halve(g, by_parity, 4).values[0];
-    // Rank r now has the sum of block r / 8, accumulator 2 * (r % 4) + r / 4 % 2.
     const u32 pair = g.rank() % 4;
     const u32 parity = g.rank() / 4 % 2;
     const u32 index = 2 * pair + parity;
+    // The keys are loaded while the page may still be on its way.
     const u64 scramble_key = xxh3::seeded_word(xxh3::scramble_offset / 8 + index, seed);
+    const u64 merge_key = xxh3::seeded_bytes(xxh3::merge_offset + 8 * index, seed);
+    const auto by_block = xxh3::halve(g, xxh3::sum_chunks(g, page, seed), 16);
+    const auto by_parity = xxh3::halve(g, by_block, 8);
+    // Rank r has the sum of block r / 8, accumulator `index`.
+    const u64 sum = xxh3::halve(g, by_parity, 4).values[0];
     u64 accumulator = xxh3::initial_accumulator(index);
     GPU4FS_UNROLL
     for (u32 block = 0; block < xxh3::page_block_count; ++block) {
       accumulator += g.shuffle(sum, 8 * block + 4 * parity + pair);
       if (block + 1 < xxh3::page_block_count) accumulator = xxh3::scramble(accumulator, scramble_key);
     }
-    const u64 mixed = accumulator ^ xxh3::seeded_bytes(xxh3::merge_offset + 8 * index, seed);
+    const u64 mixed = accumulator ^ merge_key;
     u64 folded = xxh3::multiply_fold(mixed, g.shuffle_xor(mixed, 4));
     folded += g.shuffle_xor(folded, 1);
     folded += g.shuffle_xor(folded, 2);

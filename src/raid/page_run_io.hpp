@@ -139,7 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
       }
       if (xxh3_registers(g, page, seed) != checksum) return i;
     }
-    store_whole_page(g, page, destination + i * page_size);
+    store_mostly_whole_page(g, page, destination + i * page_size, whole_page());
   }
   return plan.page_count;
 }

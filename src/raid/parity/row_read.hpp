@@ -23,18 +23,6 @@ struct RowTarget {
 
 namespace detail {
 
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void store_page_unaligned(Group g, PageRegisters<Group>& page, u8* destination) {
-  store_page_range(g, page, destination, whole_page());
-}
-
-template <class Group>
-GPU4FS_FN void store_whole_page(Group g, const PageRegisters<Group>& page, u8* destination) {
-  if (is_aligned(destination, 16)) return store_page(g, page, destination);
-  PageRegisters<Group> copy = page;  // only this one is in memory
-  store_page_unaligned(g, copy, destination);
-}
-
 // A row that is read.
 struct RowReadPlan {
   BatchRow row;
@@ -90,7 +78,7 @@ GPU4FS_FN bool verify_slot(Group g, RowReader reader, const PageRegisters<Group>
 template <class Group>
 GPU4FS_FN void give_out(Group g, RowReader reader, const PageRegisters<Group>& page, u32 slot) {
   if constexpr (Group::size() > 1) {
-    store_whole_page(g, page, reader.destination_of(slot));
+    store_mostly_whole_page(g, page, reader.destination_of(slot), whole_page());
   }
 }
 
