@@ -2,6 +2,9 @@
 // does not get the lock is queued by its index. When the lock is handed to it, in FIFO order, it is restarted. The
 // order is fair: a queued writer stops later readers. So no worker ever waits for such a lock.
 //
+// The version counts how often the lock was held exclusively and let go. Readers that hold nothing compare it before
+// and after (engine/optimistic/version.hpp). It stands beside the word, so that one access of 16 bytes reads both.
+//
 // Zeroed memory is a free lock.
 #pragma once
 
@@ -14,14 +17,14 @@ namespace gpu4fs {
 
 inline constexpr u16 no_command = 0xffff;
 
-struct CommandLock {
-  TicketLock guard;  // short: protects the links of the queue
+struct alignas(32) CommandLock {
+  u64 version;       // atomic, changed by who holds the lock exclusively
   u64 word;          // atomic. Bits 0-31 holders (-1: exclusive), 32-47 and 48-63 queue head and tail + 1
+  TicketLock guard;  // short: protects the links of the queue
 
-  GPU4FS_FN void reset() { word = 0; }
   // Only meaningful while no step runs.
   GPU4FS_FN bool is_idle() const { return load<Order::relaxed, Scope::engine>(&word) == 0; }
 };
-static_assert(sizeof(CommandLock) == 16);
+static_assert(sizeof(CommandLock) == 32);
 
 }  // namespace gpu4fs

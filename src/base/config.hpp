@@ -8,6 +8,7 @@
 //                         must not change a declaration that kernels or both passes use.
 //   GPU4FS_DEVICE_DATA    storage of a variable in GPU memory, one per translation unit.
 //   GPU4FS_UNROLL         in front of a loop whose trip count is a constant.
+//   GPU4FS_NO_UNROLL      in front of a loop that rarely runs more than once.
 //   GPU4FS_TSAN           1 under ThreadSanitizer, which does not see inline assembly.
 //   GPU4FS_X86_64         1 in host code for x86-64.
 #pragma once
@@ -49,10 +50,14 @@
 
 #if GPU4FS_DEVICE_CODE
 #define GPU4FS_UNROLL _Pragma("unroll")
+#define GPU4FS_NO_UNROLL _Pragma("unroll 1")
 #elif defined(__GNUC__) && !defined(__clang__) && !GPU4FS_CUDA_COMPILER
 #define GPU4FS_UNROLL _Pragma("GCC unroll 32")
 #else
 #define GPU4FS_UNROLL
+#endif
+#if !GPU4FS_DEVICE_CODE
+#define GPU4FS_NO_UNROLL
 #endif
 
 #if GPU4FS_CUDA_COMPILER

@@ -60,6 +60,10 @@
   X(loss_not_recorded, system, "LostDevices.*", "Superblocks do not say that a device has missed writes.")            \
   X(rename_lock_not_taken, engine, "RenameLock.*", "Two renames at once make a circle of directories.")               \
   X(rename_below_itself, engine, "NamespaceOracle.*:NamespaceStress.*", "A directory is moved below itself.")         \
+  X(version_kept, engine, "Optimistic.*", "A lock that was held exclusively looks as if nobody had held it.")         \
+  X(version_unchecked, engine, "Optimistic.*", "A read without a lock is answered though the file has changed.")      \
+  X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
+  X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
   X(writers_share, engine, "CommandLockTest.*", "A writer gets a lock that readers hold.")                            \
   X(lock_not_handed_over, engine, "CommandLockTest.HandOverIsFirstInFirstOut",                                        \
     "Whoever waits for a lock waits for ever.")                                                                       \

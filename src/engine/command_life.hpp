@@ -158,12 +158,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
   release_all_locks(engine, c);
 }
 
-// The slot goes back; whoever left a ring alone for want of slots is told. Leader only.
-GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 index) {
-  CommandState& c = engine.commands[index];
+// A slot that no command uses any more goes back; whoever left a ring alone for want of slots is told. Leader only.
+GPU4FS_FN inline void release_slot(Engine& engine, WorkerMemory& memory, u32 index) {
   GPU4FS_CHECK_GE(index, first_client_command);
-  GPU4FS_CHECK_EQ(c.lock_count, 0u);
-  store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::free));
   fetch_sub<Order::relaxed, Scope::engine>(&engine.commands_active, 1u);
   if (engine.config.caches_slots != 0 && memory.cached_slot_count < cached_slot_max) {
     memory.cached_slots[memory.cached_slot_count++] = index;
@@ -177,6 +174,14 @@ GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 ind
     store<Order::relaxed, Scope::engine>(&engine.slots_exhausted, 0u);
     wake_workers(engine, 1);
   }
+}
+
+// The slot of a command that has ended. Leader only.
+GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 index) {
+  CommandState& c = engine.commands[index];
+  GPU4FS_CHECK_EQ(c.lock_count, 0u);
+  store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::free));
+  release_slot(engine, memory, index);
 }
 
 GPU4FS_FN inline void count_completion(Engine& engine, Status status) {

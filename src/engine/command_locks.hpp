@@ -101,6 +101,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandSt
 }
 
 GPU4FS_FN GPU4FS_NOINLINE inline void release_lock(Engine& engine, CommandLock& lock, LockMode mode) {
+  // Before the word shows that the lock is free: who sees it free sees the version that belongs to the changes.
+  if (mode == LockMode::exclusive) {
+    const u64 version = load<Order::relaxed, Scope::engine>(&lock.version);
+    store<Order::relaxed, Scope::engine>(&lock.version, GPU4FS_MUTANT(version_kept, version + 1, version));
+  }
   u64 seen = load<Order::relaxed, Scope::engine>(&lock.word);
   u32 granted = no_command;
   for (;;) {
@@ -138,11 +143,11 @@ GPU4FS_FN inline bool is_lockable(u64 inode) {
 
 }  // namespace detail
 
-// ok: held (or needs no lock). parked: queued; the step returns and is run again when it is held. A lock
-// held in exclusive mode satisfies a shared request; asking for more than one holds is a programming error.
-GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, CommandState& c, CommandLock* lock,
-                                                             u64 inode, LockMode mode) {
-  if (!detail::is_lockable(inode)) return Status::ok;
+namespace detail {
+
+GPU4FS_FN inline Status find_or_acquire_lock(Engine& engine, CommandState& c, CommandLock* lock, u64 inode,
+                                             LockMode mode) {
+  if (!is_lockable(inode)) return Status::ok;
   for (u32 i = 0; i < c.lock_count; ++i) {
     HeldLock& held = c.locks[i];
     if (held.inode != inode) continue;
@@ -159,9 +164,21 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, Com
   entry.mode = mode;
   store<Order::relaxed, Scope::engine>(&entry.granted, 0u);
   ++c.lock_count;
-  if (!detail::acquire_or_queue(engine, c, *lock, mode)) return Status::parked;
+  if (!acquire_or_queue(engine, c, *lock, mode)) return Status::parked;
   store<Order::relaxed, Scope::engine>(&entry.granted, 1u);
   return Status::ok;
+}
+
+}  // namespace detail
+
+// ok: held (or needs no lock). parked: queued; the step returns and is run again when it is held. A lock
+// held in exclusive mode satisfies a shared request; asking for more than one holds is a programming error.
+GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, CommandState& c, CommandLock* lock,
+                                                             u64 inode, LockMode mode) {
+  const Status status = detail::find_or_acquire_lock(engine, c, lock, inode, mode);
+  // Readers without a lock that see a change see the lock held: it is visible first, whoever handed it over.
+  if (status == Status::ok && mode == LockMode::exclusive) fence<Order::release, Scope::engine>();
+  return status;
 }
 
 // Whether the command has the inode's lock in this mode or in the stronger one, for checks.

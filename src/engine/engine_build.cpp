@@ -34,7 +34,10 @@ void build_page_table(EngineAllocator& allocator, fs::PageTable& pages, const Me
   pages.bucket_lock_count = std::min<u32>(pages.bucket_count, 4096);
   std::vector<fs::Frame> frames(sizes.frame_count);
   std::memset(static_cast<void*>(frames.data()), 0, frames.size() * sizeof(fs::Frame));
-  for (u32 i = 0; i < sizes.frame_count; ++i) frames[i].next = i + 1 < sizes.frame_count ? i + 1 : fs::no_frame;
+  for (u32 i = 0; i < sizes.frame_count; ++i) {
+    frames[i].key = fs::no_page_key;
+    frames[i].next = i + 1 < sizes.frame_count ? i + 1 : fs::no_frame;
+  }
   pages.frames = allocate_copy(allocator, frames);
   pages.free_head = 0;
   pages.free_count = sizes.frame_count;

@@ -318,6 +318,7 @@ EngineCounters CpuEngine::counters() const {
   copy.commands_started = load<Order::relaxed, Scope::engine>(&live.commands_started);
   copy.commands_completed = load<Order::relaxed, Scope::engine>(&live.commands_completed);
   copy.commands_failed = load<Order::relaxed, Scope::engine>(&live.commands_failed);
+  copy.commands_optimistic = load<Order::relaxed, Scope::engine>(&live.commands_optimistic);
   copy.descriptors_rejected = load<Order::relaxed, Scope::engine>(&live.descriptors_rejected);
   copy.deadlines_exceeded = load<Order::relaxed, Scope::engine>(&live.deadlines_exceeded);
   copy.upcalls_dropped = load<Order::relaxed, Scope::engine>(&live.upcalls_dropped);

@@ -6,6 +6,7 @@
 #include "base/trace.hpp"
 #include "engine/check_tables.hpp"
 #include "engine/command_types.hpp"
+#include "engine/optimistic/views.hpp"
 #include "engine/run_queue.hpp"
 #include "fs/fs_types.hpp"
 #include "ring/ring.hpp"
@@ -62,9 +63,9 @@ struct Session {
 };
 
 // A gate counts who is inside; closing it keeps others out, who park, and restarts the closer when the
-// last one has left. Functions in gate.hpp.
+// last one has left. Its era is how often it was opened. Functions in gate.hpp.
 struct Gate {
-  alignas(cache_line) u32 word;  // atomic: count, and gate_closed
+  alignas(cache_line) u64 word;  // atomic: who is inside, gate_closed, and above that the era
   alignas(cache_line) TicketLock guard;
   u32 closer;  // command that waits for the gate to drain, no_command: none
   u32 owner;   // atomic: command that closed it, no_command: open
@@ -108,6 +109,7 @@ struct EngineCounters {
   alignas(cache_line) u64 commands_started;
   u64 commands_completed;
   u64 commands_failed;
+  u64 commands_optimistic;  // of those completed: answered without a lock (engine/optimistic/)
   u64 descriptors_rejected;
   u64 deadlines_exceeded;
   u64 upcalls_dropped;
@@ -115,13 +117,15 @@ struct EngineCounters {
   u64 checkpoint_pause_max_ns;
 };
 
-inline constexpr u32 cached_slot_max = 4;
+inline constexpr u32 cached_slot_max = batch_max;
 
 // Work space of one worker, used by it alone.
 struct WorkerMemory {
   alignas(cache_line) wire::RingDescriptor staging[linked_command_max];
   u32 cached_slot_count;
   u32 cached_slots[cached_slot_max];  // free slots that it keeps for its next commands
+  WorkerViews views;                  // of a CPU worker
+  alignas(16) u8 page[page_size];     // what a Lane has read and not verified yet
 };
 
 // What the host and the service kernel tell each other through engine memory.
@@ -192,9 +196,11 @@ struct WorkerState {
   u32 saw_descriptor;  // the last look at the rings saw a published descriptor
   u32 missed_token;    // and could not take it because somebody else was at that ring
   u32 ran_tasks;       // in the last step
+  u32 looked_in_vain;  // the last look at the held ring saw nothing
+  WorkerViews* views;  // nullptr: WorkerMemory::views
 
   GPU4FS_FN static constexpr WorkerState make(u32 index) {
-    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0, 0};
+    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0, 0, 0, nullptr};
   }
 };
 

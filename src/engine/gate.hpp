@@ -3,8 +3,8 @@
 //                is half done, which is what a snapshot needs;
 //   step gate    every step and every task runs inside: while it is closed nothing but the closer's own
 //                steps and tasks runs, which is what evicting pages needs.
-// Entering is one fetch_add when the gate is open. Nobody waits inside a gate, so a closed gate drains
-// within one step of every worker. Who finds the commit gate closed parks in FIFO order; work that finds
+// Entering is one fetch_add when the gate is open, and says the gate's era. Nobody waits inside a gate, so a closed
+// gate drains within one step of every worker. Who finds the commit gate closed parks in FIFO order; work that finds
 // the step gate closed is held back by the worker (worker.hpp). All functions run on one rank.
 #pragma once
 
@@ -15,17 +15,23 @@
 
 namespace gpu4fs::engine {
 
-inline constexpr u32 gate_closed = 1u << 31;
+inline constexpr u64 gate_closed = u64{1} << 31;
+inline constexpr u64 gate_era = u64{1} << 32;
+
+// Without the era.
+GPU4FS_FN constexpr u64 gate_state(u64 word) {
+  return word & (gate_era - 1);
+}
 
 // The last one out of a closed gate restarts the closer.
 GPU4FS_FN GPU4FS_NOINLINE inline void leave(Engine& engine, Gate& gate) {
-  const u32 before = fetch_sub<Order::release, Scope::engine>(&gate.word, 1u);
-  GPU4FS_CHECK_NE(before & ~gate_closed, 0u);
-  if (before != (gate_closed | 1u)) return;
+  const u64 before = gate_state(fetch_sub<Order::release, Scope::engine>(&gate.word, u64{1}));
+  GPU4FS_CHECK_NE(before & ~gate_closed, u64{0});
+  if (before != (gate_closed | 1)) return;
   gate.guard.lock();
   u32 closer = no_command;
   // Someone may have come and gone, or the closer may have seen the empty gate itself.
-  if (load<Order::acquire, Scope::engine>(&gate.word) == gate_closed) {
+  if (gate_state(load<Order::acquire, Scope::engine>(&gate.word)) == gate_closed) {
     closer = gate.closer;
     gate.closer = no_command;
   }
@@ -33,11 +39,20 @@ GPU4FS_FN GPU4FS_NOINLINE inline void leave(Engine& engine, Gate& gate) {
   if (closer != no_command) wake_command(engine, closer);
 }
 
-GPU4FS_FN inline bool try_enter(Engine& engine, Gate& gate) {
-  const u32 before = fetch_add<Order::acquire, Scope::engine>(&gate.word, 1u);
-  if ((before & gate_closed) == 0) return true;
+struct Entered {
+  bool is_inside;
+  u64 era;  // with is_inside
+};
+
+GPU4FS_FN inline Entered try_enter_era(Engine& engine, Gate& gate) {
+  const u64 before = fetch_add<Order::acquire, Scope::engine>(&gate.word, u64{1});
+  if ((before & gate_closed) == 0) return {true, before / gate_era};
   leave(engine, gate);
-  return false;
+  return {false, 0};
+}
+
+GPU4FS_FN inline bool try_enter(Engine& engine, Gate& gate) {
+  return try_enter_era(engine, gate).is_inside;
 }
 
 GPU4FS_FN inline bool is_closed(const Gate& gate) {
@@ -69,12 +84,12 @@ GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
     status = Status::again;
   } else {
     store<Order::relaxed, Scope::engine>(&gate.owner, c.index);
-    const u32 before = fetch_or<Order::acq_rel, Scope::engine>(&gate.word, gate_closed);
+    const u64 before = gate_state(fetch_or<Order::acq_rel, Scope::engine>(&gate.word, gate_closed));
     if (GPU4FS_MUTANT(gate_not_drained, (before & ~gate_closed) != 0, false)) {
       gate.closer = c.index;
       status = Status::parked;
       // Whoever leaves from now on sees the closed gate, and takes the guard to look for the closer.
-      if (load<Order::acquire, Scope::engine>(&gate.word) == gate_closed) {
+      if (gate_state(load<Order::acquire, Scope::engine>(&gate.word)) == gate_closed) {
         gate.closer = no_command;
         status = Status::ok;
       }
@@ -90,7 +105,7 @@ GPU4FS_FN inline void open(Engine& engine, Gate& gate, CommandState& c) {
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&gate.owner)), c.index);
   store<Order::relaxed, Scope::engine>(&gate.owner, u32{no_command});
   gate.closer = no_command;
-  fetch_and<Order::acq_rel, Scope::engine>(&gate.word, ~gate_closed);
+  fetch_add<Order::acq_rel, Scope::engine>(&gate.word, gate_era - gate_closed);
   const u32 waiting = gate.queue_head;
   gate.queue_head = no_command;
   gate.queue_tail = no_command;

@@ -15,7 +15,8 @@ constexpr u32 warps_per_block = threads_per_block / warp_size;
 __global__ void __launch_bounds__(threads_per_block, 1) service_kernel(Engine* engine, ServiceLimits limits) {
   // Worker numbers go round the blocks, so that the pollers, the first ones, are spread over them.
   const u32 worker = (threadIdx.x / warp_size) * gridDim.x + blockIdx.x;
-  service_loop(Warp{}, *engine, worker, limits);
+  __shared__ WorkerViews views[warps_per_block];
+  service_loop(Warp{}, *engine, worker, limits, &views[threadIdx.x / warp_size]);
 }
 
 __global__ void read_clock_kernel(u64* now_ns) {

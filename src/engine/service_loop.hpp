@@ -38,9 +38,13 @@ GPU4FS_FN inline void decide_exit(Engine& engine, const ServiceLimits& limits, u
 
 }  // namespace detail
 
+// `views`: the worker's, best in shared memory; what is there at first does not matter.
 template <class Group>
-GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const ServiceLimits& limits) {
+GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const ServiceLimits& limits,
+                            WorkerViews* views) {
   WorkerState worker = WorkerState::make(worker_index);
+  worker.views = views;
+  on_leader(g, [&] { *views = WorkerViews{}; });
   worker.polls_rings = worker_index < limits.poller_count ? 1 : 0;
   worker.keeps_token = 1;
   const u64 start_ns = on_leader(g, [&] { return now_monotonic_ns(); });

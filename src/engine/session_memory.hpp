@@ -9,17 +9,14 @@
 
 namespace gpu4fs::engine {
 
-// The engine's pointer to [address, address + length) of the command's session: bad_address unless it lies
-// in one of the session's buffers. Uniform; needs no leader, because buffers only change while no command
-// of the session uses them. Length 0 is fine anywhere in a buffer, its end included.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, const CommandState& c, u64 address,
-                                         u64 length, u8** pointer) {
+// The engine's pointer to [address, address + length) of a session: bad_address unless it lies in one of the
+// session's buffers. Needs no leader, because buffers only change while no command of the session uses them. Length 0
+// is fine anywhere in a buffer, its end included.
+GPU4FS_FN inline Status resolve_in(const Session& session, u64 address, u64 length, u8** pointer) {
   *pointer = nullptr;
-  GPU4FS_CHECK_LT(c.session, session_max);
   const u32 buffer_index = wire::ring_address_buffer(address);
   if (buffer_index >= session_buffer_max) return Status::bad_address;
-  const SessionBuffer& buffer = engine.sessions[c.session].buffers[buffer_index];
+  const SessionBuffer& buffer = session.buffers[buffer_index];
   const u64 offset = wire::ring_address_offset(address);
   if (buffer.base == nullptr || offset > buffer.length ||
       GPU4FS_MUTANT(session_bounds_ignored, length > buffer.length - offset, false)) {
@@ -27,6 +24,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, cons
   }
   *pointer = buffer.base + offset;
   return Status::ok;
+}
+
+// The same of the command's session. Uniform.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, const CommandState& c, u64 address,
+                                         u64 length, u8** pointer) {
+  GPU4FS_CHECK_LT(c.session, session_max);
+  return resolve_in(engine.sessions[c.session], address, length, pointer);
 }
 
 // Copies an engine memory record to the session (16-byte units, address checked before: prepare_command).

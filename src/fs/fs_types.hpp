@@ -42,6 +42,9 @@ struct PageKey {
   friend constexpr bool operator==(const PageKey&, const PageKey&) = default;
 };
 
+// Of frames on the free list. Neither half is that of any page.
+inline constexpr PageKey no_page_key{~u64{0}, ~u64{0}};
+
 inline constexpr u32 no_frame = 0xffffffffu;
 
 enum FrameState : u32 { frame_free = 0, frame_loading = 1, frame_valid = 2 };
@@ -63,14 +66,18 @@ struct alignas(64) Frame {
   u32 referenced;  // FrameBits, atomic
 };
 
-// The fields for a look-up come first: a GPU fills its first-level cache in units of 32 bytes.
-struct alignas(32) PageTable {
+// The fields that a lookup needs. They never change while an engine runs.
+struct PageRoot {
   Frame* frames;             // frame_count
   u8* data;                  // frame_count * 4096, 4 KiB aligned
   CommandLock* inode_locks;  // frame_count * 16: lock of inode (16 * page + i) while its inode page is in this frame
   u32* buckets;              // bucket_count frame indices (no_frame: empty), bucket_count a power of two
   u32 frame_count;
   u32 bucket_count;
+};
+
+// The root stands in front: a GPU's first-level cache is filled by 32 bytes.
+struct alignas(32) PageTable : PageRoot {
   u32 bucket_lock_count;
   u32 staging_count;         // greatest number of dirty frames
   TicketLock* bucket_locks;  // bucket_lock_count (a power of two)

@@ -52,6 +52,10 @@ struct FetchedDescriptors {
   u32 linked;   // valid, and the next one belongs to the same chain
   u32 plain;    // valid, and a noop without flags, names and addresses
   u32 answers;  // valid, and an upcall's answer
+  // Valid, about no more than a page and one name, without flags that link it, and of a kind that can be answered
+  // without locks.
+  u32 unlocked;
+  Vector16 unit;  // of a warp: the rank's, unit rank % 8 of descriptor rank / 8
 };
 
 namespace detail {
@@ -60,6 +64,7 @@ inline constexpr u32 unit_is_valid = 1u << 0;
 inline constexpr u32 unit_links = 1u << 1;
 inline constexpr u32 unit_is_plain = 1u << 2;
 inline constexpr u32 unit_answers = 1u << 3;
+inline constexpr u32 unit_is_unlocked = 1u << 4;
 
 // The properties of a descriptor that unit number `unit` shows, as bits.
 GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence) {
@@ -69,8 +74,15 @@ GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence
   }
   const u32 word = static_cast<u32>(value.high);
   u32 facts = unit_is_valid;
+  if (unit != 0 && (unit != 3 || value.low <= page_size) && (unit != 6 || word <= name_length_max)) {
+    facts |= unit_is_unlocked;
+  }
   if (unit == 0) {
     const u32 opcode = word & 0xffff;
+    const u32 flags = word >> 16 & ~u32{wire::command_flag_follow};
+    if (flags == 0 && wire::is_in(wire::commands_without_locks, static_cast<wire::Opcode>(opcode))) {
+      facts |= unit_is_unlocked;
+    }
     if (((word >> 16) & wire::command_flag_link) != 0) facts |= unit_links;
     if (opcode == static_cast<u32>(wire::Opcode::upcall_done)) facts |= unit_answers;
     if (word == static_cast<u32>(wire::Opcode::noop)) facts |= unit_is_plain;
@@ -82,14 +94,20 @@ GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence
   return facts;
 }
 
-// Converts one bit for each unit to one bit for each descriptor. `wanted`: the units of a descriptor that must be set.
-GPU4FS_FN constexpr u32 gather_units(u32 unit_bits, u32 wanted) {
-  u32 result = 0;
-  for (u32 i = 0; i < 4; ++i) {
-    if (((unit_bits >> (i * units_per_descriptor)) & wanted) == wanted) result |= 1u << i;
-  }
-  return result;
+// Converts one bit for each unit to one bit for each descriptor: the bit of its first unit.
+GPU4FS_FN constexpr u32 first_units(u32 unit_bits) {
+  // Bits 0, 8, 16 and 24 move to 24 to 27.
+  return ((unit_bits & 0x01010101u) * 0x01020408u >> 24) & 0xf;
 }
+// The same where the bits of all eight units are set.
+GPU4FS_FN constexpr u32 all_units(u32 unit_bits) {
+  unit_bits &= unit_bits >> 4;
+  unit_bits &= unit_bits >> 2;
+  unit_bits &= unit_bits >> 1;
+  return first_units(unit_bits);
+}
+static_assert(first_units(0x01000100u) == 0b1010 && first_units(0x00010001u) == 0b0101);
+static_assert(all_units(0xff00ff7fu) == 0b1010);
 
 }  // namespace detail
 
@@ -105,6 +123,8 @@ GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, 
   u32 links = 0;
   u32 plain = 0;
   u32 answers = 0;
+  u32 unlocked = 0;
+  Vector16 own{};
   for (u32 first = 0; first < count * units_per_descriptor; first += Group::size()) {
     const u32 i = first + g.rank();
     const u64 at = position + i / units_per_descriptor;
@@ -112,6 +132,7 @@ GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, 
     u32 facts = 0;
     if (i < count * units_per_descriptor) {
       const Vector16 value = load_shared_16(&ring.descriptors[ring.slot(at)].units[unit]);
+      own = value;
       facts = detail::unit_facts(value, unit, wire::ring_sequence(at, ring.depth_log2));
       destination[i / units_per_descriptor].units[unit] =
           wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
@@ -120,12 +141,14 @@ GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, 
     links |= g.ballot((facts & detail::unit_links) != 0) << first;
     plain |= g.ballot((facts & detail::unit_is_plain) != 0) << first;
     answers |= g.ballot((facts & detail::unit_answers) != 0) << first;
+    unlocked |= g.ballot((facts & detail::unit_is_unlocked) != 0) << first;
   }
   g.sync();
-  FetchedDescriptors fetched{detail::gather_units(valid, 0xff), 0, 0, 0};
-  fetched.linked = fetched.valid & detail::gather_units(links, 1);
-  fetched.plain = fetched.valid & detail::gather_units(plain, 0xff);
-  fetched.answers = fetched.valid & detail::gather_units(answers, 1);
+  FetchedDescriptors fetched{detail::all_units(valid), 0, 0, 0, 0, own};
+  fetched.linked = fetched.valid & detail::first_units(links);
+  fetched.plain = fetched.valid & detail::all_units(plain);
+  fetched.answers = fetched.valid & detail::first_units(answers);
+  fetched.unlocked = fetched.valid & detail::all_units(unlocked);
   return fetched;
 }
 

@@ -223,12 +223,13 @@ std::string PoolServer::statistics_json() const {
   const engine::EngineCounters counters = mounted_.setup.host->counters();
   return fmt::format(
       "{{\"engine\": \"{}\", \"epoch_durable\": {}, \"commands_started\": {}, "
-      "\"commands_completed\": {}, \"commands_failed\": {}, \"descriptors_rejected\": {}, "
+      "\"commands_completed\": {}, \"commands_failed\": {}, \"commands_optimistic\": {}, \"descriptors_rejected\": {}, "
       "\"deadlines_exceeded\": {}, \"upcalls_dropped\": {}, \"checkpoint_pause_last_ns\": {}, "
       "\"checkpoint_pause_max_ns\": {}}}\n",
       mounted_.setup.host->description(), mounted_.setup.host->durable_epoch(), counters.commands_started,
-      counters.commands_completed, counters.commands_failed, counters.descriptors_rejected, counters.deadlines_exceeded,
-      counters.upcalls_dropped, counters.checkpoint_pause_last_ns, counters.checkpoint_pause_max_ns);
+      counters.commands_completed, counters.commands_failed, counters.commands_optimistic,
+      counters.descriptors_rejected, counters.deadlines_exceeded, counters.upcalls_dropped,
+      counters.checkpoint_pause_last_ns, counters.checkpoint_pause_max_ns);
 }
 
 ring::Completion PoolServer::call(wire::Command request) {

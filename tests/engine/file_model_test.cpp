@@ -38,6 +38,7 @@ void run_walks(FileEngineOptions options, u32 walk_count, u32 step_count) {
     }
     for (std::thread& thread : threads) thread.join();
     for (const auto& walk : walks) ASSERT_EQ(walk->difference(), "");
+    EXPECT_GT(engine.host().counters().commands_optimistic, walk_count * step_count / 100);
     FileClient client(engine);
     ASSERT_EQ(client.sync().status, Status::ok);
     images = engine.images();

@@ -51,8 +51,8 @@ class FileRounds : public ::testing::Test {
     for (u32 steps = 1; steps <= limit; ++steps) {
       engine::worker_step(Lane{}, engine_.engine(), worker_);
       // Between steps no worker is inside a gate: evictions and checkpoints can run.
-      EXPECT_EQ(engine_.engine().step_gate.word, 0u);
-      EXPECT_EQ(engine_.engine().commit_gate.word, 0u);
+      EXPECT_EQ(engine::gate_state(engine_.engine().step_gate.word), 0u);
+      EXPECT_EQ(engine::gate_state(engine_.engine().commit_gate.word), 0u);
       if (!client_.producer().poll(position, &completion)) continue;
       EXPECT_EQ(completion.status, expected) << status_name(completion.status);
       return steps;

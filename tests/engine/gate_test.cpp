@@ -36,7 +36,7 @@ TEST(Gate, DrainsBeforeTheCloserGoesOn) {
   EXPECT_EQ(item, 5u);
   ASSERT_TRUE(engine.run_queue.pop(&item));
   EXPECT_EQ(item, 6u);
-  EXPECT_EQ(gate.word, 0u);
+  EXPECT_EQ(engine::gate_state(gate.word), 0u);
 }
 
 TEST(Gate, NobodyIsInsideAClosedGate) {
@@ -73,7 +73,7 @@ TEST(Gate, NobodyIsInsideAClosedGate) {
   EXPECT_EQ(violations.load(), 0u);
   EXPECT_EQ(closings.load(), rounds);
   EXPECT_EQ(committed, u64{23} * rounds);
-  EXPECT_EQ(gate.word, 0u);
+  EXPECT_EQ(engine::gate_state(gate.word), 0u);
 }
 
 }  // namespace

@@ -237,8 +237,9 @@ TEST(Probe, ServiceLoopLeavesWhenIdleAndGoesOn) {
   for (u32 launch = 0; launch < 3; ++launch) {
     store<Order::relaxed, Scope::system>(&fixture.engine().service.exit_requested, 0u);
     std::thread kernel([&] {
-      run_emulated_warps(2,
-                         [&](EmulatedWarp g, u32 index) { engine::service_loop(g, fixture.engine(), index, limits); });
+      run_emulated_warps(2, [&](EmulatedWarp g, u32 index) {
+        engine::service_loop(g, fixture.engine(), index, limits, &fixture.engine().worker_memory[index].views);
+      });
     });
     const u64 length = 5 * 4096 + launch;
     const u64 position = client.publish(memset_command(0, length, static_cast<u8>(launch + 1)));
@@ -262,7 +263,9 @@ TEST(Probe, ServiceLoopLeavesBetweenTasks) {
   u32 launches = 0;
   for (; launches < 100 && !client.producer().poll(position, &completion); ++launches) {
     store<Order::relaxed, Scope::system>(&fixture.engine().service.exit_requested, 1u);
-    run_emulated_warps(2, [&](EmulatedWarp g, u32 index) { engine::service_loop(g, fixture.engine(), index, limits); });
+    run_emulated_warps(2, [&](EmulatedWarp g, u32 index) {
+      engine::service_loop(g, fixture.engine(), index, limits, &fixture.engine().worker_memory[index].views);
+    });
   }
   // Thirteen tasks, at least one for each kernel, except for kernels whose workers leave before they have seen the
   // ring.

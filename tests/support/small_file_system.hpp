@@ -490,6 +490,7 @@ class SmallFileSystem {
     table.staged_addresses = memory_.array<u64>(table.staging_count);
     for (u32 i = 0; i < table.bucket_count; ++i) table.buckets[i] = fs::no_frame;
     for (u32 i = 0; i < table.frame_count; ++i) {
+      table.frames[i].key = fs::no_page_key;
       table.frames[i].next = i + 1 == table.frame_count ? fs::no_frame : i + 1;
     }
     table.free_head = 0;

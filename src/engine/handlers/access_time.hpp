@@ -7,12 +7,11 @@
 
 namespace gpu4fs::engine {
 
-// Leader: whether a read at `now` changes the access time. The rules of relatime are those of mount(8).
-GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode, u64 now) {
+// Whether a read at `now` changes the access time, which is `access`. The rules of relatime are those of mount(8).
+GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode, u64 access, u64 now) {
   if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
   if (fs.access_time_mode == fs::AccessTimeMode::directories_never && fs::is_directory(inode.mode)) return false;
   if ((inode.flags & format::inode_flag_no_access_time) != 0) return false;
-  const u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
   if (fs.access_time_mode == fs::AccessTimeMode::strict) return access != now;
   constexpr i64 day_seconds = 24 * 60 * 60;
   return access <= inode.modification_time || access <= inode.change_time ||
@@ -24,7 +23,10 @@ GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format:
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const u64 now = c.operation.now;
-  const bool is_due = on_leader(g, [&] { return access_time_is_due(engine.fs, *ref.inode, now); });
+  const bool is_due = on_leader(g, [&] {
+    const u64 access = load<Order::relaxed, Scope::engine>(&ref.inode->access_time);
+    return access_time_is_due(engine.fs, *ref.inode, access, now);
+  });
   if (!is_due) return Status::ok;
   if (fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}) != Status::ok) return Status::ok;
   const Status status = enter_gate(g, engine, c);

@@ -484,12 +484,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_orphan(Group g, FileSystem& fs, Operation&
   return Status::ok;
 }
 
-// Leader or Lane, under the inode's lock.
-GPU4FS_FN GPU4FS_NOINLINE inline void attributes_of(const InodeRef& ref, format::AttributeRecord* record) {
-  const format::Inode& inode = *ref.inode;
-  const u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
+// The record of inode `number`, of which nobody changes anything, or anything but the access time, which is `access`.
+GPU4FS_FN inline void describe_inode(u64 number, const format::Inode& inode, u64 access,
+                                     format::AttributeRecord* record) {
   *record = format::AttributeRecord{};
-  record->inode = ref.number;
+  record->inode = number;
   record->size_bytes = inode.size_bytes;
   record->blocks_512 = inode.page_count * (page_size / 512);
   record->access_seconds = format::time_seconds(access);
@@ -509,6 +508,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline void attributes_of(const InodeRef& ref, format:
   if (type == 0x4000u) record->parent = inode.parent_or_device;
   record->generation = inode.generation;
   record->flags = inode.flags & format::inode_flags_of_users;
+}
+
+// Leader or Lane, under the inode's lock.
+GPU4FS_FN GPU4FS_NOINLINE inline void attributes_of(const InodeRef& ref, format::AttributeRecord* record) {
+  describe_inode(ref.number, *ref.inode, load<Order::relaxed, Scope::engine>(&ref.inode->access_time), record);
 }
 
 }  // namespace gpu4fs::fs

@@ -3,6 +3,7 @@
 // Lookups take no lock. A chain is changed only under its bucket's lock. A new frame is published at the head of its
 // chain by a release store after its key is set. The key of an unlinked frame stays intact until no step runs
 // (evict_frames drains the limbo list). So a reader can neither match a wrong page nor follow a link out of the table.
+// The key of a frame on the free list names no page. So within a step a frame's key becomes a page's key only once.
 // A reader that misses a frame because its chain changed during the search repeats the search under the lock before it
 // inserts.
 #pragma once
@@ -18,7 +19,7 @@
 
 namespace gpu4fs::fs::detail {
 
-GPU4FS_FN inline u32 bucket_of(const PageTable& table, PageKey key) {
+GPU4FS_FN inline u32 bucket_of(const PageRoot& table, PageKey key) {
   u64 h =
       key.inode * 0x9e3779b97f4a7c15ull ^ (key.level_and_index + (key.level_and_index >> 56)) * 0xc2b2ae3d27d4eb4full;
   h ^= h >> 29;
@@ -79,6 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_frame(PageTable& table, bool reserved)
 
 GPU4FS_FN inline void return_frame(PageTable& table, u32 frame) {
   Frame& f = table.frames[frame];
+  f.key = no_page_key;
   table.free_lock.lock();
   f.next = table.free_head;
   table.free_head = frame;

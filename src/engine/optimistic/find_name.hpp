@@ -1,0 +1,100 @@
+// Looking a name up in a directory without its lock.
+//
+// Plain functions on a rank. Every value of a page is read once; what does not make sense is for the ordinary way.
+#pragma once
+
+#include "engine/optimistic/inode_view.hpp"
+#include "fs/names/directory.hpp"
+
+namespace gpu4fs::engine {
+
+// What a look-up says, if nothing changed meanwhile.
+struct NameSeen {
+  Status status;  // ok; not_found; busy: the ordinary way is to look
+  u32 type;       // S_IFMT >> 12
+  u64 inode;
+};
+
+namespace detail {
+
+inline constexpr u32 slot_window = 16;
+
+// The slot of a name, from the values that were read of it.
+GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, const fs::HashedName& name, const Vector16& value) {
+  const NameSeen unknown{Status::busy, 0, 0};
+  const u32 offset = static_cast<u32>(value.high) & 0xffff;
+  const u32 length = static_cast<u32>(value.high >> 16) & 0xff;
+  const u32 type = static_cast<u32>(value.high >> 24) & 0xff;
+  if (length != name.length || type >= 16 || offset % 8 != 0 || offset < format::directory_leaf_slots_offset ||
+      offset + format::directory_entry_size(length) > page_size) {
+    return unknown;
+  }
+  const u64* words = reinterpret_cast<const u64*>(page + offset);
+  const u64 inode = load_racy_8(&words[0]);
+  for (u32 i = 0; i < length; i += 8) {
+    const u64 word = load_racy_8(&words[1 + i / 8]);
+    for (u32 k = 0; k < 8 && i + k < length; ++k) {
+      // Another name with the same hash, which the ordinary way tells apart.
+      if (static_cast<u8>(word >> (8 * k)) != name.bytes[i + k]) return unknown;
+    }
+  }
+  return {Status::ok, type, inode};
+}
+
+// Hashes spread evenly over a leaf's range, so the place of one is known but for a few slots: a window of them is read
+// at once. `bit_count`: the bits of a hash that all names of the leaf have in common.
+GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, u32 count, u32 bit_count, const fs::HashedName& name) {
+  static_assert(sizeof(format::DirectorySlot) == 16 && offsetof(format::DirectorySlot, entry_offset) == 8);
+  const auto* slots = reinterpret_cast<const u8*>(fs::detail::leaf_slots(page));
+  const u64 position = name.hash << bit_count;
+  const u32 guess = static_cast<u32>((position >> 32) * count >> 32);
+  const u32 first = guess < slot_window / 2 ? 0 : guess - slot_window / 2;
+  const u32 end = minimum(first + slot_window, count);
+  u64 lowest = ~u64{0};
+  u64 highest = 0;
+  u32 found = slot_window;
+  GPU4FS_UNROLL
+  for (u32 i = 0; i < slot_window; ++i) {
+    if (first + i >= end) continue;
+    const u64 hash = load_racy_8(reinterpret_cast<const u64*>(slots + 16 * (first + i)));
+    lowest = minimum(lowest, hash);
+    highest = maximum(highest, hash);
+    if (hash == name.hash && found == slot_window) found = i;
+  }
+  if (found != slot_window) return entry_of_slot(page, name, load_racy_16(slots + 16 * (first + found)));
+  const bool is_inside = (first == 0 || lowest < name.hash) && (end == count || highest > name.hash);
+  return {is_inside ? Status::not_found : Status::busy, 0, 0};
+}
+
+}  // namespace detail
+
+// In the directory of `page_count` pages.
+GPU4FS_FN inline NameSeen find_name(const fs::PageRoot& pages, u64 directory, u64 page_count,
+                                    const fs::HashedName& name) {
+  const NameSeen unknown{Status::busy, 0, 0};
+  u64 index = 0;
+  for (u32 level = 0; level <= format::directory_level_max; ++level) {
+    const u32 frame = fs::peek_frame(pages, fs::PageKey::make(directory, 0, index));
+    if (frame == fs::no_frame) return unknown;
+    fs::note_use(pages, frame);
+    const u8* page = pages.data + u64{frame} * page_size;
+    format::DirectoryPageHeader header{};
+    copy_racy<0, sizeof(header)>(header, reinterpret_cast<const format::DirectoryPageHeader*>(page));
+    const u8* const copy = reinterpret_cast<const u8*>(&header);
+    if (header.magic != format::directory_node_magic) {
+      const u32 node_level = level == 0 ? 0 : level - 1;
+      const u32 bit_count = format::directory_node_bits * node_level + header.depth;
+      if (!fs::leaf_header_is_sound(copy, level == 0, node_level, name.hash) || bit_count >= 64) return unknown;
+      return detail::find_in_leaf(page, header.entry_count, bit_count, name);
+    }
+    if (level == format::directory_level_max || !fs::node_header_is_sound(copy, level, name.hash)) return unknown;
+    const u32 slot = fs::node_slot(name.hash, level);
+    const u32* children = fs::detail::node_children(page);
+    const u64 pair = load_racy_8(reinterpret_cast<const u64*>(children + (slot & ~1u)));
+    index = static_cast<u32>(pair >> (32 * (slot & 1)));
+    if (index == 0 || index >= page_count) return unknown;
+  }
+  return unknown;
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,57 @@
+// An inode as a reader without its lock sees it.
+#pragma once
+
+#include "engine/engine_types.hpp"
+#include "engine/handlers/namespace_common.hpp"
+#include "engine/optimistic/version.hpp"
+#include "fs/inode/inode_rules.hpp"
+#include "fs/pages/peek_page.hpp"
+
+namespace gpu4fs::engine {
+
+struct InodeView {
+  u64 number;
+  const format::Inode* inode;  // in its page; nullptr: not found, or being changed
+  const CommandLock* lock;
+  u64 version;  // of the lock, before anything of the inode was read
+};
+
+// Inodes that clients can name, if their page is resident. A rank by itself, inside the step gate.
+GPU4FS_FN inline InodeView view_inode(const fs::PageRoot& pages, u64 number) {
+  InodeView view{number, nullptr, nullptr, 0};
+  if (!is_file_number(number)) return view;
+  const u64 page = number / format::inodes_per_page;
+  const u32 frame = fs::peek_frame(pages, fs::PageKey::make(format::inode_number_inode_file, 0, page));
+  if (frame == fs::no_frame) return view;
+  fs::note_use(pages, frame);
+  const u32 position = static_cast<u32>(number % format::inodes_per_page);
+  view.lock = &pages.inode_locks[u64{frame} * format::inodes_per_page + position];
+  const LockSeen seen = look_at(*view.lock);
+  if (!seen.is_quiet) return view;
+  view.version = seen.version;
+  view.inode = reinterpret_cast<const format::Inode*>(pages.data + u64{frame} * page_size) + position;
+  return view;
+}
+
+// What the rules of inodes ask for: everything but the slots behind the first and the inline content, which stay zero.
+GPU4FS_FN inline format::Inode copy_without_content(const InodeView& view) {
+  static_assert(offsetof(format::Inode, slots) == 72 && offsetof(format::Inode, page_count) == 200);
+  format::Inode copy{};
+  copy_racy<0, 80>(copy, view.inode);
+  copy_racy<192, 240>(copy, view.inode);
+  return copy;
+}
+
+// Whether the inode is in use and makes sense; damage is for the ordinary way to report.
+GPU4FS_FN inline bool is_usable(const format::Inode& copy) {
+  return copy.mode != 0 && fs::inode_is_sound(copy);
+}
+
+// Whether the session's user surely has the rights; with an access control list the ordinary way decides.
+GPU4FS_FN inline bool surely_may(const Session& session, const format::Inode& copy, u32 wanted) {
+  if (wanted == 0 || session.trusted != 0) return true;
+  const fs::Credentials who{session.groups, session.uid, session.gid, session.group_count, 0};
+  return copy.attributes.is_hole() && fs::may_access(copy, who, wanted);
+}
+
+}  // namespace gpu4fs::engine

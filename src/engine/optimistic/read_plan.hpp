@@ -1,0 +1,227 @@
+// A read without the inode's lock: where the bytes are, and moving them.
+//
+// The plan is made by one rank, so that the ranks of a warp plan a read each. It covers the usual: a regular file with
+// its content in pages, bytes of one page, a map that is resident, healthy devices, an access time that stays. All else
+// is left to the ordinary way, damage too.
+#pragma once
+
+#include "base/xxh3.hpp"
+#include "engine/clock.hpp"
+#include "engine/handlers/access_time.hpp"
+#include "engine/optimistic/inode_view.hpp"
+#include "engine/optimistic/views.hpp"
+#include "engine/session_memory.hpp"
+#include "fs/map/map_types.hpp"
+#include "raid/page_access.hpp"
+
+namespace gpu4fs::engine {
+
+// Of a worker that has entered the step gate.
+struct ReaderContext {
+  Engine* engine;
+  const Session* session;
+  WorkerViews* views;
+  u64 era;  // of the step gate
+  bool is_trusted;
+};
+
+struct ReadPlan {
+  const u8* page;  // on its device; nullptr: the bytes are zeros
+  u64 address;     // logical
+  u64 checksum;
+  u8* destination;
+  u32 from;  // bytes [from, to) of the page
+  u32 to;
+  const CommandLock* lock;
+  u64 version;
+};
+
+// What a rank learned that its worker may remember.
+struct FreshViews {
+  FileView file;    // number 0: nothing
+  ChunkView chunk;  // size_bytes 0: nothing
+};
+
+namespace detail {
+
+GPU4FS_FN inline bool is_of_era(u64 era, const ReaderContext& reader) {
+  return GPU4FS_MUTANT(era_ignored, era == reader.era, true);
+}
+
+// Until when a read leaves the access time as it is, as access_time_is_due() has it; 0: it does not.
+GPU4FS_FN inline u64 fresh_until_ns(const Engine& engine, const format::Inode& inode, u64 now_ns) {
+  const fs::FileSystem& fs = engine.fs;
+  const u64 now = stamp_at(engine, now_ns);
+  if (access_time_is_due(fs, inode, inode.access_time, now)) return 0;
+  constexpr i64 day_seconds = 24 * 60 * 60;
+  const i64 age_seconds = format::time_seconds(now) - format::time_seconds(inode.access_time);
+  // Where access times never change by reading, a look now and then costs little as well.
+  if (age_seconds < 0 || age_seconds + 1 >= day_seconds) return now_ns + 1000000000u;
+  return now_ns + static_cast<u64>(day_seconds - age_seconds - 1) * 1000000000u;
+}
+
+// From the inode's slots down to the array of the slot that decides about `page`. False: not resident, or damaged.
+GPU4FS_FN inline bool find_slots(const fs::PageRoot& pages, const format::Inode* inode, u32 height, u64 page,
+                                 FileView* view) {
+  view->slots = inode->slots;
+  view->slot_count = format::inode_slot_count;
+  view->first_page = 0;
+  view->level = height;
+  if (page >= fs::map_capacity(height)) return false;
+  while (view->level > 0) {
+    const u64 index = page >> (format::slot_shift * view->level);
+    // An inode's slots may become inline content meanwhile.
+    const format::BlockPointer pointer{
+        load_racy_8(&view->slots[index - (view->first_page >> (format::slot_shift * view->level))].raw)};
+    if (!fs::detail::slot_fits_level(pointer, view->level)) return false;
+    if (!pointer.is_indirect()) break;
+    const u32 frame = fs::peek_frame(pages, fs::PageKey::make(view->number, view->level, index));
+    if (frame == fs::no_frame) return false;
+    fs::note_use(pages, frame);
+    view->slots = reinterpret_cast<const format::BlockPointer*>(pages.data + u64{frame} * page_size);
+    view->slot_count = format::slots_per_block;
+    view->first_page = index << (format::slot_shift * view->level);
+    --view->level;
+  }
+  return true;
+}
+
+// False: the ordinary way is to look at the file.
+GPU4FS_FN inline bool view_file(const ReaderContext& reader, const wire::Command& command, u64 now_ns, FileView* view) {
+  const fs::PageRoot& pages = reader.views->root.pages;
+  const InodeView found = view_inode(pages, command.inode);
+  if (found.inode == nullptr) return false;
+  const format::Inode inode = copy_without_content(found);
+  GPU4FS_TRACE_POINT(inode);
+  if (!is_usable(inode) || !fs::is_regular(inode.mode) || inode.is_inline()) return false;
+  if (!surely_may(*reader.session, inode, fs::may_read)) return false;
+  view->number = command.inode;
+  view->era = reader.era;
+  view->lock = found.lock;
+  view->version = found.version;
+  view->size_bytes = inode.size_bytes;
+  view->fresh_until_ns = fresh_until_ns(*reader.engine, inode, now_ns);
+  GPU4FS_TRACE_POINT(checks);
+  if (view->fresh_until_ns == 0) return false;
+  const u64 page = minimum(command.offset, inode.size_bytes) / page_size;
+  const bool is_found = find_slots(pages, found.inode, inode.height, page, view);
+  GPU4FS_TRACE_POINT(map);
+  return is_found;
+}
+
+// Where a page is on a healthy device.
+struct PagePosition {
+  const u8* memory;  // nullptr: not known for sure, or not to be touched
+  u64 checksum;
+};
+
+struct FoundPage {
+  PagePosition position;
+  ChunkView chunk;  // what may be remembered; size_bytes 0: nothing
+};
+
+// In a chunk that is not remembered.
+GPU4FS_FN GPU4FS_NOINLINE inline FoundPage find_in_chunk(const raid::LogicalSpace& space, u64 address, u64 era) {
+  FoundPage found{};
+  if (!raid::is_plain(space)) return found;
+  const u64 granule = address >> space.granule_shift;
+  if (granule >= space.granule_count) return found;
+  const u32 index = load<Order::relaxed, Scope::engine>(&space.granule_to_chunk[granule]);
+  if (index >= raid::known_chunk_count(space)) return found;
+  const raid::ChunkState& chunk = space.chunks[index];
+  if (raid::chunk_state(space, index) != Status::ok) return found;
+  const u64 page = (address - chunk.base_address) >> page_shift;
+  if (page >= chunk.page_count || raid::is_unbacked(chunk, page)) return found;
+  static_assert(offsetof(format::PageDescriptor, checksum) == 0);
+  found.position.checksum = load_shared_16(&chunk.descriptors[page]).low;
+  found.position.memory = raid::page_memory(space, {index, 0, page}, raid::preferred_copy(chunk, page));
+  // Regions lose their memory only while no step runs, so none does while the chunk is remembered.
+  const bool is_whole = load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0;
+  if (chunk.level == format::RaidLevel::single && is_whole) {
+    const u8* const first = found.position.memory - page * page_size;
+    found.chunk = {era, chunk.base_address, chunk.page_count * page_size, first, chunk.descriptors};
+  }
+  return found;
+}
+
+GPU4FS_FN inline PagePosition find_page(const ReaderContext& reader, u64 address, ChunkView* fresh) {
+  const RootView& root = reader.views->root;
+  const ChunkView& chunk = reader.views->chunk(address >> root.granule_shift);
+  const u64 inside = address - chunk.base_address;
+  if (is_of_era(chunk.era, reader) && inside < chunk.size_bytes) {
+    return {chunk.memory + inside, load_shared_16(&chunk.descriptors[inside / page_size]).low};
+  }
+  const FoundPage found = find_in_chunk(reader.engine->fs.space, address, reader.era);
+  *fresh = found.chunk;
+  return found.position;
+}
+
+GPU4FS_FN inline bool covers(const FileView& view, u64 page) {
+  return page - view.first_page < u64{view.slot_count} << (format::slot_shift * view.level);
+}
+
+// Where pages have no checksums a device that was rebuilt is read only after what was written to it.
+GPU4FS_FN inline u64 failed_devices(const RootView& root) {
+  if (root.failed_devices == nullptr) return 0;
+  if (root.data_checksums == 0) return load<Order::acquire, Scope::engine>(root.failed_devices);
+  return load<Order::relaxed, Scope::engine>(root.failed_devices);
+}
+
+// Whether what is remembered of the file can be the truth for this read. A changed file is looked at anew.
+GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view,
+                               u64 now_ns) {
+  if (view.number != command.inode || !is_of_era(view.era, reader)) return false;
+  if (now_ns >= view.fresh_until_ns || !reader.is_trusted) return false;
+  if (!covers(view, minimum(command.offset, view.size_bytes) / page_size)) return false;
+  return load<Order::relaxed, Scope::engine>(&view.lock->version) == view.version;
+}
+
+}  // namespace detail
+
+// Plans the read, if it is a usual one; `destination` is command.data. A rank by itself, inside the step gate.
+GPU4FS_FN inline bool plan_read(const ReaderContext& reader, const wire::Command& command, u8* destination,
+                                ReadPlan* plan, FreshViews* fresh) {
+  const u64 now_ns = now_monotonic_ns();
+  const u64 failed = detail::failed_devices(reader.views->root);
+  FileView view = reader.views->file(command.inode);
+  if (!detail::is_known(reader, command, view, now_ns)) {
+    if (!detail::view_file(reader, command, now_ns, &view)) return false;
+    fresh->file = view;
+  }
+  const u64 begin = minimum(command.offset, view.size_bytes);
+  const u64 length = minimum(command.length, view.size_bytes - begin);
+  const u32 from = static_cast<u32>(begin % page_size);
+  if (length > page_size - from) return false;
+  *plan = {nullptr, 0, 0, destination, from, from + static_cast<u32>(length), view.lock, view.version};
+  if (length == 0) return true;
+  const u64 page = begin / page_size - view.first_page;
+  const u32 shift = format::slot_shift * view.level;
+  const format::BlockPointer pointer{load_racy_8(&view.slots[page >> shift].raw)};
+  if (!fs::detail::slot_fits_level(pointer, view.level) || pointer.is_indirect()) return false;
+  if (fs::detail::kind_of(pointer) != fs::MapKind::data) return true;
+  plan->address = pointer.address() + (page & ((u64{1} << shift) - 1)) * page_size;
+  const detail::PagePosition position = detail::find_page(reader, plan->address, &fresh->chunk);
+  plan->page = position.memory;
+  plan->checksum = position.checksum;
+  return position.memory != nullptr && failed == 0;
+}
+
+// Gives the client the bytes if they are those that the plan promised; otherwise it sees nothing of them. Uniform; the
+// plan is every rank's, and every rank has to find that what it has read is good. `lane_copy`: a page for a Lane to
+// work in.
+template <class Group>
+GPU4FS_FN bool move_planned(Group g, const RootView& root, const ReadPlan& plan, u8* lane_copy) {
+  if (plan.page == nullptr) {
+    if (!g.all(is_unchanged(*plan.lock, plan.version))) return false;
+    fill_bytes(g, plan.destination, 0, plan.to - plan.from);
+    return true;
+  }
+  const PageRegisters<Group> page = load_racy_page(g, plan.page, lane_copy);
+  const bool matches = root.data_checksums == 0 || xxh3_registers(g, page, plan.address) == plan.checksum;
+  const bool is_late = GPU4FS_MUTANT(version_checked_late, false, true);
+  if (!is_late && !g.all(is_unchanged(*plan.lock, plan.version) && matches)) return false;
+  store_mostly_whole_page(g, page, plan.destination, {plan.from, plan.to});
+  return !is_late || g.all(is_unchanged(*plan.lock, plan.version) && matches);
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,111 @@
+// Taking commands that are chains of their own: slots first, then the token goes on, then each rank decodes one.
+#pragma once
+
+#include "engine/command_life.hpp"
+#include "engine/poll/token.hpp"
+
+namespace gpu4fs::engine::detail {
+
+struct Grant {
+  u32 count;
+  u32 first;  // the slots are WorkerMemory::cached_slots[first, first + count)
+};
+
+// Slots for up to `wanted` commands of one chain each, within what the session may have in flight. With some,
+// the commands count as started and the token has been passed on. Leader only.
+GPU4FS_FN inline Grant grant_slots(Engine& engine, const RingTurn& turn, u32 wanted) {
+  Session& session = *turn.session;
+  WorkerMemory& memory = *turn.memory;
+  wanted = minimum(wanted, session_room(session));
+  while (memory.cached_slot_count < wanted) {
+    u32 index = 0;
+    if (!engine.free_commands.pop(&index)) break;
+    memory.cached_slots[memory.cached_slot_count++] = index;
+  }
+  const u32 count = minimum(wanted, memory.cached_slot_count);
+  if (count == 0) return {0, 0};
+  memory.cached_slot_count -= count;
+  fetch_add<Order::relaxed, Scope::engine>(&engine.commands_active, count);
+  fetch_add<Order::relaxed, Scope::engine>(&session.in_flight, count);
+  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
+  pass_token(session, turn.position + count);
+  return {count, memory.cached_slot_count};
+}
+
+// What a rank has of the commands that grant_slots() gave slots.
+struct Granted {
+  u32 slot;  // no_command: none
+  Status status;
+  wire::Command command;
+};
+
+// Its slot and its command, checked as far as the descriptor says.
+template <class Group>
+GPU4FS_FN Granted read_granted(Group g, const RingTurn& turn, Grant grant) {
+  Granted own{no_command, Status::ok, {}};
+  if (g.rank() >= grant.count) return own;
+  own.slot = turn.memory->cached_slots[grant.first + g.rank()];
+  own.command = wire::decode_command(turn.memory->staging[g.rank()]);
+  own.status = validate_command(own.command, sender_of(*turn.session), false);
+  return own;
+}
+
+// Commands that end without their slots: those in `answered` are completed, those in `malformed` are refused.
+template <class Group>
+GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, const Granted& own, u32 answered,
+                              u32 malformed) {
+  for (u32 left = answered | malformed; left != 0; left &= left - 1) {
+    const u32 i = count_trailing_zeros(left);
+    const u32 unused_slot = g.shuffle(own.slot, i);
+    const Status why = g.shuffle(own.status, i);
+    on_leader(g, [&] {
+      if ((malformed >> i & 1) != 0) reject(engine, *turn.session, turn.position + i, why);
+      fetch_sub<Order::relaxed, Scope::engine>(&turn.session->in_flight, 1u);
+      release_slot(engine, *turn.memory, unused_slot);
+    });
+  }
+  if ((answered | malformed) != 0) on_leader(g, [&] { wake_client(*turn.session); });
+}
+
+// Makes commands of those that were granted slots, but for the ranks in `answered`. Rank i has descriptor i.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Taken start_granted(Group g, Engine& engine, const RingTurn& turn, Grant grant,
+                                              u32 answered) {
+  GPU4FS_CHECK_LE(grant.count, Group::size());
+  const Granted own = read_granted(g, turn, grant);
+  const u32 rank = g.rank();
+  const u32 all = g.ballot(own.slot != no_command);
+  const u32 malformed = g.ballot(own.slot != no_command && own.status != Status::ok) & ~answered;
+  return_granted(g, engine, turn, own, answered, malformed);
+  const u32 started = all & ~(answered | malformed);
+  if (started == 0) return Taken{no_command, 0, grant.count, 0};
+  // The first one is the caller's, the others are anybody's.
+  const u32 first = count_trailing_zeros(started);
+  const u32 others = popcount(started) - 1;
+  u64 queue_position = 0;
+  if (others != 0) queue_position = on_leader(g, [&] { return engine.run_queue.claim(others); });
+  if (((started >> rank) & 1) != 0) {
+    ring::acquire_payload();
+    reset_command(engine, engine.commands[own.slot], own.command, turn.session_index, turn.position + rank);
+    const CommandPhase phase = rank == first ? CommandPhase::running : CommandPhase::queued;
+    store<Order::relaxed, Scope::engine>(&engine.commands[own.slot].phase, static_cast<u32>(phase));
+    if (rank != first) {
+      const u32 before = popcount(started & ((1u << rank) - 1));
+      engine.run_queue.put(queue_position + before - 1, own.slot);
+    }
+  }
+  g.sync();
+  if (others != 0) on_leader(g, [&] { wake_workers(engine, others); });
+  return Taken{g.shuffle(own.slot, first), others + 1, grant.count, 0};
+}
+
+// With the token: the first `wanted` staged descriptors are chains of their own. Takes nothing, and leaves the token
+// held, when there is no slot.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, const RingTurn& turn, u32 wanted) {
+  const Grant grant = on_leader(g, [&] { return grant_slots(engine, turn, wanted); });
+  if (grant.count == 0) return Taken{no_command, 0, 0, 0};
+  return start_granted(g, engine, turn, grant, 0);
+}
+
+}  // namespace gpu4fs::engine::detail

@@ -1,0 +1,41 @@
+// Taking commands that may be answered where they are taken, without slots and locks (engine/optimistic/).
+#pragma once
+
+#include "engine/optimistic/answer.hpp"
+#include "engine/poll/take_single.hpp"
+
+namespace gpu4fs::engine::detail {
+
+// Whether another worker should look at the ring meanwhile.
+template <class Group>
+GPU4FS_FN bool more_follows(Group g, const Engine& engine, const RingTurn& turn, u32 wanted) {
+  if (engine.config.caches_slots != 0) return wanted > 1 || turn.is_quiet == 0;
+  return on_leader(g, [&] { return ring::peek_descriptor(turn.session->ring, turn.position + 1); });
+}
+
+// With the token: the first `wanted` staged descriptors may be answered without locks. If more commands follow the
+// token goes on first. If not it is kept, so that a quiet ring stays with its worker, and at most one is taken; nothing
+// is taken if that one has to go the ordinary way.
+template <class Group>
+GPU4FS_FN Taken take_unlocked(Group g, Engine& engine, const RingTurn& turn, const ring::FetchedDescriptors& seen,
+                              u32 wanted) {
+  Grant grant{0, 0};
+  if (more_follows(g, engine, turn, wanted)) {
+    grant = on_leader(g, [&] { return grant_slots(engine, turn, wanted); });
+    // Workers of a kernel do not sleep.
+    if (grant.count != 0) on_leader(g, [&] { wake_workers(engine, 1); });
+  }
+  const u32 count = maximum(grant.count, 1u);
+  const u32 answered = answer_without_locks(g, engine, turn, seen.unit, count);
+  if (grant.count != 0) return start_granted(g, engine, turn, grant, answered);
+  if (answered == 0) return Taken{no_command, 0, 0, 0};
+  on_leader(g, [&] {
+    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{1});
+    wake_client(*turn.session);
+  });
+  GPU4FS_TRACE_POINT(claims);
+  GPU4FS_TRACE_FLUSH(engine.trace);
+  return Taken{no_command, 0, 1, 1};
+}
+
+}  // namespace gpu4fs::engine::detail

@@ -1,0 +1,57 @@
+// A ring's token: who holds it looks at the ring, reads its next descriptors and says how far the ring is taken.
+#pragma once
+
+#include "engine/command_life.hpp"
+#include "ring/ring.hpp"
+
+namespace gpu4fs::engine::detail {
+
+inline constexpr u32 polls_per_token = 64;
+
+// Without acquiring anything: for looks at many rings.
+GPU4FS_FN inline bool session_looks_open(const Session& session) {
+  return load<Order::relaxed, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
+}
+GPU4FS_FN inline bool session_is_open(const Session& session) {
+  return load<Order::acquire, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
+}
+
+// Takes the token if `word`, as just loaded, is still true of the session.
+GPU4FS_FN inline bool try_token(Session& session, u64 word) {
+  return compare_exchange<Order::relaxed, Scope::engine>(&session.poll_word, word, word | 1);
+}
+GPU4FS_FN inline void pass_token(Session& session, u64 position) {
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&session.poll_word)) & 1, u64{1});
+  store<Order::relaxed, Scope::engine>(&session.poll_word, position << 1);
+}
+
+// What was taken from a ring. The heads of the chains are linked through wait_next.
+struct Taken {
+  u32 first_head;  // no_command: nothing to run
+  u32 head_count;
+  u32 consumed;     // ring positions
+  u32 keeps_token;  // 1: the token has not been passed on although something was consumed
+};
+
+// A look at a ring by a worker that has its token.
+struct RingTurn {
+  Session* session;
+  WorkerMemory* memory;  // of the worker
+  WorkerViews* views;    // likewise
+  u32 session_index;
+  u32 is_quiet;  // of a kernel's worker: no command seems to follow
+  u64 position;  // of the first staged descriptor
+};
+
+GPU4FS_FN inline u32 session_room(const Session& session) {
+  const u32 depth = 1u << session.ring.depth_log2;
+  const u32 used = load<Order::relaxed, Scope::engine>(&session.in_flight);
+  return used < depth ? depth - used : 0;
+}
+
+GPU4FS_FN inline void reject(Engine& engine, Session& session, u64 position, Status status) {
+  ring::write_completion(session.ring, position, status, 0);
+  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.descriptors_rejected, u64{1});
+}
+
+}  // namespace gpu4fs::engine::detail
