@@ -84,8 +84,10 @@ void build_commands(EngineAllocator& allocator, Engine& engine) {
 
 void build_worker_memory(EngineAllocator& allocator, Engine& engine) {
   const u32 count = worker_memory_count(engine.config);
-  // Spare slots must not starve those that find the free list empty.
-  if (engine.config.caches_slots != 0) GPU4FS_CHECK_GE(engine.config.command_count, 2 * cached_slot_max * count);
+  // Spare slots must not starve those that find the free list empty. Only the workers of a kernel keep some.
+  if (engine.config.caches_slots != 0) {
+    GPU4FS_CHECK_GE(engine.config.command_count, 2 * cached_slot_max * engine.config.worker_count);
+  }
   std::vector<WorkerMemory> image(count);
   std::memset(static_cast<void*>(image.data()), 0, image.size() * sizeof(WorkerMemory));
   engine.worker_memory = allocate_copy(allocator, image);

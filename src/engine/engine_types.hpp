@@ -117,7 +117,7 @@ struct EngineCounters {
   u64 checkpoint_pause_max_ns;
 };
 
-inline constexpr u32 cached_slot_max = batch_max;
+inline constexpr u32 cached_slot_max = unlocked_max;
 
 // Work space of one worker, used by it alone.
 struct WorkerMemory {

@@ -46,6 +46,10 @@ GPU4FS_FN constexpr u32 vector_sequence(const Vector16& vector) {
   return static_cast<u32>(vector.high >> 32);
 }
 
+// A warp reads so many descriptors in one access, and a fetch at most so many.
+inline constexpr u32 fetch_row = 4;
+inline constexpr u32 fetch_max = 8;
+
 // The result of a fetch; bit i refers to descriptor i.
 struct FetchedDescriptors {
   u32 valid;    // it is the descriptor of its position; the bytes of others are garbage
@@ -55,7 +59,7 @@ struct FetchedDescriptors {
   // Valid, about no more than a page and one name, without flags that link it, and of a kind that can be answered
   // without locks.
   u32 unlocked;
-  Vector16 unit;  // of a warp: the rank's, unit rank % 8 of descriptor rank / 8
+  Vector16 units[fetch_max / fetch_row];  // of a warp: unit rank % 8 of descriptor rank / 8 of each row
 };
 
 namespace detail {
@@ -109,46 +113,75 @@ GPU4FS_FN constexpr u32 all_units(u32 unit_bits) {
 static_assert(first_units(0x01000100u) == 0b1010 && first_units(0x00010001u) == 0b0101);
 static_assert(all_units(0xff00ff7fu) == 0b1010);
 
-}  // namespace detail
-
-// Copies the descriptors of positions [position, position + count), count <= 4, to `destination` in engine memory, and
-// determines their properties from the registers. The caller executes acquire_payload() before the payload of a valid
-// one is read. Collective.
-template <class Group>
-GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
-                                               wire::RingDescriptor* destination) {
-  static_assert(Group::size() == 1 || Group::size() == 4 * units_per_descriptor);
-  GPU4FS_CHECK_LE(count, 4u);
+// Four descriptors, whose 32 units `facts_of(i)` tells the properties of. Collective for a warp.
+template <class Group, class FactsOf>
+GPU4FS_FN FetchedDescriptors judge_row(Group g, FactsOf&& facts_of) {
   u32 valid = 0;
   u32 links = 0;
   u32 plain = 0;
   u32 answers = 0;
   u32 unlocked = 0;
-  Vector16 own{};
-  for (u32 first = 0; first < count * units_per_descriptor; first += Group::size()) {
-    const u32 i = first + g.rank();
-    const u64 at = position + i / units_per_descriptor;
-    const u32 unit = i % units_per_descriptor;
-    u32 facts = 0;
-    if (i < count * units_per_descriptor) {
-      const Vector16 value = load_shared_16(&ring.descriptors[ring.slot(at)].units[unit]);
-      own = value;
-      facts = detail::unit_facts(value, unit, wire::ring_sequence(at, ring.depth_log2));
-      destination[i / units_per_descriptor].units[unit] =
-          wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+  for (u32 first = 0; first < fetch_row * units_per_descriptor; first += Group::size()) {
+    const u32 facts = facts_of(first + g.rank());
+    valid |= g.ballot((facts & unit_is_valid) != 0) << first;
+    links |= g.ballot((facts & unit_links) != 0) << first;
+    plain |= g.ballot((facts & unit_is_plain) != 0) << first;
+    answers |= g.ballot((facts & unit_answers) != 0) << first;
+    unlocked |= g.ballot((facts & unit_is_unlocked) != 0) << first;
+  }
+  FetchedDescriptors row{};
+  row.valid = all_units(valid);
+  row.linked = row.valid & first_units(links);
+  row.plain = row.valid & all_units(plain);
+  row.answers = row.valid & first_units(answers);
+  row.unlocked = row.valid & all_units(unlocked);
+  return row;
+}
+
+}  // namespace detail
+
+// Copies the descriptors of positions [position, position + count), count <= fetch_max, of a Lane <= fetch_row, to
+// `destination` in engine memory, and determines their properties from the registers. The caller executes
+// acquire_payload() before the payload of a valid one is read. Collective.
+template <class Group>
+GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
+                                               wire::RingDescriptor* destination) {
+  constexpr u32 row_units = fetch_row * units_per_descriptor;
+  constexpr u32 row_max = Group::size() == 1 ? 1 : fetch_max / fetch_row;
+  static_assert(Group::size() == 1 || Group::size() == row_units);
+  GPU4FS_CHECK_LE(count, row_max * fetch_row);
+  const auto load_unit = [&](u32 i) {
+    return load_shared_16(
+        &ring.descriptors[ring.slot(position + i / units_per_descriptor)].units[i % units_per_descriptor]);
+  };
+  FetchedDescriptors fetched{};
+  // All rows are on their way before one is looked at.
+  if constexpr (Group::size() > 1) {
+    GPU4FS_UNROLL
+    for (u32 row = 0; row < row_max; ++row) {
+      const u32 i = row * row_units + g.rank();
+      if (i < count * units_per_descriptor) fetched.units[row] = load_unit(i);
     }
-    valid |= g.ballot((facts & detail::unit_is_valid) != 0) << first;
-    links |= g.ballot((facts & detail::unit_links) != 0) << first;
-    plain |= g.ballot((facts & detail::unit_is_plain) != 0) << first;
-    answers |= g.ballot((facts & detail::unit_answers) != 0) << first;
-    unlocked |= g.ballot((facts & detail::unit_is_unlocked) != 0) << first;
+  }
+  GPU4FS_UNROLL
+  for (u32 row = 0; row < row_max; ++row) {
+    if (row * fetch_row >= count) break;
+    const FetchedDescriptors seen = detail::judge_row(g, [&](u32 in_row) {
+      const u32 i = row * row_units + in_row;
+      if (i >= count * units_per_descriptor) return 0u;
+      const Vector16 value = Group::size() == 1 ? load_unit(i) : fetched.units[row];
+      const u64 at = position + i / units_per_descriptor;
+      destination[i / units_per_descriptor].units[i % units_per_descriptor] =
+          wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+      return detail::unit_facts(value, i % units_per_descriptor, wire::ring_sequence(at, ring.depth_log2));
+    });
+    fetched.valid |= seen.valid << row * fetch_row;
+    fetched.linked |= seen.linked << row * fetch_row;
+    fetched.plain |= seen.plain << row * fetch_row;
+    fetched.answers |= seen.answers << row * fetch_row;
+    fetched.unlocked |= seen.unlocked << row * fetch_row;
   }
   g.sync();
-  FetchedDescriptors fetched{detail::all_units(valid), 0, 0, 0, 0, own};
-  fetched.linked = fetched.valid & detail::first_units(links);
-  fetched.plain = fetched.valid & detail::all_units(plain);
-  fetched.answers = fetched.valid & detail::first_units(answers);
-  fetched.unlocked = fetched.valid & detail::all_units(unlocked);
   return fetched;
 }
 

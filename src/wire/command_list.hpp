@@ -250,7 +250,8 @@ inline constexpr CommandSet commands_with_own_output =
 
 // That engine/optimistic/ answers where it can: any session may send them, and they change nothing.
 inline constexpr CommandSet commands_without_locks =
-    set_of(Opcode::read) | set_of(Opcode::getattr) | set_of(Opcode::lookup) | set_of(Opcode::lookup_path);
+    set_of(Opcode::read) | set_of(Opcode::readlink) | set_of(Opcode::getattr) | set_of(Opcode::access) |
+    set_of(Opcode::open) | set_of(Opcode::lookup) | set_of(Opcode::lookup_path);
 static_assert((commands_without_locks & ~(commands_of_clients & commands_without_changes)) == 0);
 
 GPU4FS_FN constexpr bool is_command(Opcode opcode) {

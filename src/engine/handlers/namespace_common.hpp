@@ -28,6 +28,14 @@ inline constexpr u32 open_append = 02000;
 inline constexpr u32 open_directory = 0200000;
 inline constexpr u32 open_no_access_time = 01000000;
 
+// The rights that open(2) with these flags needs.
+GPU4FS_FN constexpr u32 open_rights(u32 flags) {
+  const u32 access = flags & open_access_mask;
+  u32 wanted = access == open_write_only ? fs::may_write : fs::may_read;
+  if (access >= open_read_write) wanted = fs::may_read | fs::may_write;
+  return (flags & open_truncate) != 0 ? wanted | fs::may_write : wanted;
+}
+
 // The names of a command, in its own memory.
 struct NameBytes {
   const u8* bytes;

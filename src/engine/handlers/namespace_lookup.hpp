@@ -68,10 +68,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_open(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                             u32 flags) {
   const u32 mode = ref.inode->mode;
-  const u32 access = flags & open_access_mask;
-  u32 wanted = access == open_write_only ? fs::may_write : fs::may_read;
-  if (access >= open_read_write) wanted = fs::may_read | fs::may_write;
-  if ((flags & open_truncate) != 0) wanted |= fs::may_write;
+  const u32 wanted = open_rights(flags);
   if (fs::is_symlink(mode)) return Status::loop;
   if ((flags & open_directory) != 0 && !fs::is_directory(mode)) return Status::not_directory;
   if (fs::is_directory(mode) && (wanted & fs::may_write) != 0) return Status::is_directory;

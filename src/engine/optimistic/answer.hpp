@@ -45,12 +45,12 @@ GPU4FS_FN inline CommandPlaces places_of(const Session& session, const wire::Com
     if (resolve_in(session, command.name, command.name_length, &memory) != Status::ok) return places;
     places.name = memory;
   }
-  const bool is_read = command.opcode == wire::Opcode::read;
-  const u64 address = is_read ? command.data : command.output;
-  if (is_read || address != 0) {
-    const u64 length = is_read ? command.length : sizeof(format::AttributeRecord);
+  const bool is_bytes = command.opcode == wire::Opcode::read || command.opcode == wire::Opcode::readlink;
+  const u64 address = is_bytes ? command.data : command.output;
+  const u64 length = is_bytes ? command.length : wire::output_bytes(command.opcode);
+  if (is_bytes || (address != 0 && length != 0)) {
     if (resolve_in(session, address, length, &places.answer) != Status::ok) return places;
-    if (!is_read && !is_aligned(places.answer, 16)) return places;
+    if (!is_bytes && !is_aligned(places.answer, 16)) return places;
   }
   places.are_good = true;
   return places;
@@ -75,17 +75,41 @@ GPU4FS_FN void copy_names(Group g, WorkerViews& views, const wire::Command& own,
 // A rank by itself, inside the step gate. `name`: of a lookup.
 GPU4FS_FN inline void attempt(const ReaderContext& reader, const wire::Command& command, const CommandPlaces& places,
                               const u8* name, Attempt* own, FreshViews* fresh) {
+  bool is_answered = false;
   own->result = command.inode;
-  if (command.opcode == wire::Opcode::read) {
-    if (!plan_read(reader, command, places.answer, &own->read, fresh)) return;
-    own->result = own->read.to - own->read.from;
-    own->planned = Planned::page;
-  } else if (command.opcode == wire::Opcode::getattr) {
-    if (answer_getattr(reader, command, places.answer)) own->planned = Planned::answered;
-  } else {
-    own->status = answer_lookup(reader, command, name, places.answer, &own->result);
-    if (own->status != Status::busy) own->planned = Planned::answered;
+  switch (command.opcode) {
+    case wire::Opcode::read:
+      switch (plan_read(reader, command, places.answer, &own->read, fresh)) {
+        case PlannedRead::page:
+          own->result = own->read.to - own->read.from;
+          own->planned = Planned::page;
+          return;
+        case PlannedRead::in_inode:
+          is_answered = answer_inline_read(reader, command, places.answer, &own->result);
+          break;
+        default:
+          break;
+      }
+      break;
+    case wire::Opcode::readlink:
+      is_answered = answer_readlink(reader, command, places.answer, &own->result);
+      break;
+    case wire::Opcode::access:
+      own->result = 0;
+      is_answered = answer_access(reader, command);
+      break;
+    case wire::Opcode::open:
+      is_answered = answer_open(reader, command, places.answer);
+      break;
+    case wire::Opcode::getattr:
+      is_answered = answer_getattr(reader, command, places.answer);
+      break;
+    default:
+      own->status = answer_lookup(reader, command, name, places.answer, &own->result);
+      is_answered = own->status != Status::busy;
+      break;
   }
+  if (is_answered) own->planned = Planned::answered;
 }
 
 // What the ranks have learned, one after the other. Uniform.
@@ -102,25 +126,37 @@ GPU4FS_FN void remember(Group g, const ReaderContext& reader, const FreshViews& 
   }
 }
 
-// The command of the rank's number in the turn, as far as these commands use it. A warp has the units in its registers:
-// rank r has unit r % 8 of descriptor r / 8.
+// The command of the rank's number in the turn, as far as these commands use it. A warp has the units in its registers.
 template <class Group>
-GPU4FS_FN wire::Command own_command(Group g, const RingTurn& turn, const Vector16& unit) {
+GPU4FS_FN wire::Command own_command(Group g, const RingTurn& turn, const ring::FetchedDescriptors& seen, u32 count) {
   if constexpr (Group::size() == 1) {
     return wire::decode_command(turn.memory->staging[0]);
   } else {
-    const u32 first = g.rank() % batch_max * ring::units_per_descriptor;
+    const u32 first = g.rank() % ring::fetch_row * ring::units_per_descriptor;
+    const bool has_rows = count > ring::fetch_row;
+    const bool is_second = g.rank() / ring::fetch_row % 2 != 0;
+    const auto unit = [&](u32 index) {
+      Vector16 value = g.shuffle(seen.units[0], first + index);
+      if (!has_rows) return value;
+      const Vector16 second = g.shuffle(seen.units[1], first + index);
+      return is_second ? second : value;
+    };
+    const auto word_of = [](const Vector16& value) { return static_cast<u32>(value.high); };
     wire::Command command{};
-    const u32 word = g.shuffle(static_cast<u32>(unit.high), first);
-    command.opcode = static_cast<wire::Opcode>(word & 0xffff);
-    command.flags = static_cast<u16>(word >> 16);
-    command.name_length = static_cast<u16>(g.shuffle(static_cast<u32>(unit.high), first + 6));
-    command.name = g.shuffle(unit.low, first + 6);
-    command.inode = g.shuffle(unit.low, first);
-    command.offset = g.shuffle(unit.low, first + 2);
-    command.length = g.shuffle(unit.low, first + 3);
-    command.data = g.shuffle(unit.low, first + 4);
-    command.output = g.shuffle(unit.low, first + 7);
+    const Vector16 head = unit(0);
+    command.opcode = static_cast<wire::Opcode>(word_of(head) & 0xffff);
+    command.flags = static_cast<u16>(word_of(head) >> 16);
+    command.inode = head.low;
+    command.offset = unit(2).low;
+    command.length = unit(3).low;
+    const Vector16 data = unit(4);
+    command.data = data.low;
+    command.mode = word_of(data);
+    command.mask = word_of(unit(5));
+    const Vector16 name = unit(6);
+    command.name = name.low;
+    command.name_length = static_cast<u16>(word_of(name));
+    command.output = unit(7).low;
     return command;
   }
 }
@@ -128,9 +164,9 @@ GPU4FS_FN wire::Command own_command(Group g, const RingTurn& turn, const Vector1
 // Tries the turn's first `count` commands, whose units the ranks have. Returns which ones are completed. Uniform.
 // A kernel has it as a function, so that polling does not need its registers.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, const RingTurn& turn, Vector16 unit,
-                                                   u32 count) {
-  const wire::Command own = own_command(g, turn, unit);
+GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, const RingTurn& turn,
+                                                   const ring::FetchedDescriptors& seen, u32 count) {
+  const wire::Command own = own_command(g, turn, seen, count);
   const u32 wanted = (1u << count) - 1;
   GPU4FS_TRACE_POINT(slot);
   WorkerViews& views = *turn.views;
@@ -147,7 +183,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   const ReaderContext reader{&engine, turn.session, &views, entered.era, is_trusted};
   Attempt mine{};
   FreshViews fresh{};
-  if (places.are_good && g.rank() < count) attempt(reader, own, places, views.names[g.rank()], &mine, &fresh);
+  if (places.are_good && g.rank() < count)
+    attempt(reader, own, places, views.names[g.rank() % unlocked_max], &mine, &fresh);
   // Whether it is the truth is found out each time it is used.
   remember(g, reader, fresh);
   GPU4FS_TRACE_POINT(translate);

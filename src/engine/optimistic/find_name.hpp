@@ -20,48 +20,57 @@ namespace detail {
 inline constexpr u32 slot_window = 16;
 
 // The slot of a name, from the values that were read of it.
-GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, const fs::HashedName& name, const Vector16& value) {
+GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, u32 heap_begin, const fs::HashedName& name,
+                                        const Vector16& value) {
   const NameSeen unknown{Status::busy, 0, 0};
   const u32 offset = static_cast<u32>(value.high) & 0xffff;
   const u32 length = static_cast<u32>(value.high >> 16) & 0xff;
   const u32 type = static_cast<u32>(value.high >> 24) & 0xff;
-  if (length != name.length || type >= 16 || offset % 8 != 0 || offset < format::directory_leaf_slots_offset ||
-      offset + format::directory_entry_size(length) > page_size) {
-    return unknown;
-  }
+  const bool is_sound = type < 16 && value.high >> 32 == 0 && offset % 8 == 0 && offset >= heap_begin &&
+                        offset + format::directory_entry_size(length) <= page_size;
+  if (!is_sound || length != name.length) return unknown;
+  // The inode's number and the beginning of the name are on their way together.
   const u64* words = reinterpret_cast<const u64*>(page + offset);
   const u64 inode = load_racy_8(&words[0]);
-  for (u32 i = 0; i < length; i += 8) {
-    const u64 word = load_racy_8(&words[1 + i / 8]);
-    for (u32 k = 0; k < 8 && i + k < length; ++k) {
+  u64 word = load_racy_8(&words[1]);
+  for (u32 i = 0; i < length;) {
+    const u64 next = i + 8 < length ? load_racy_8(&words[2 + i / 8]) : 0;
+    for (u32 k = 0; k < 8 && i < length; ++k, ++i) {
       // Another name with the same hash, which the ordinary way tells apart.
-      if (static_cast<u8>(word >> (8 * k)) != name.bytes[i + k]) return unknown;
+      if (static_cast<u8>(word >> (8 * k)) != name.bytes[i]) return unknown;
     }
+    word = next;
   }
   return {Status::ok, type, inode};
 }
 
 // Hashes spread evenly over a leaf's range, so the place of one is known but for a few slots: a window of them is read
 // at once. `bit_count`: the bits of a hash that all names of the leaf have in common.
-GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, u32 count, u32 bit_count, const fs::HashedName& name) {
+GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, const format::DirectoryPageHeader& header, u32 bit_count,
+                                       const fs::HashedName& name) {
   static_assert(sizeof(format::DirectorySlot) == 16 && offsetof(format::DirectorySlot, entry_offset) == 8);
   const auto* slots = reinterpret_cast<const u8*>(fs::detail::leaf_slots(page));
+  const u32 count = header.entry_count;
   const u64 position = name.hash << bit_count;
   const u32 guess = static_cast<u32>((position >> 32) * count >> 32);
   const u32 first = guess < slot_window / 2 ? 0 : guess - slot_window / 2;
   const u32 end = minimum(first + slot_window, count);
   u64 lowest = ~u64{0};
   u64 highest = 0;
-  u32 found = slot_window;
+  bool is_found = false;
+  Vector16 found{};
   GPU4FS_UNROLL
   for (u32 i = 0; i < slot_window; ++i) {
     if (first + i >= end) continue;
-    const u64 hash = load_racy_8(reinterpret_cast<const u64*>(slots + 16 * (first + i)));
-    lowest = minimum(lowest, hash);
-    highest = maximum(highest, hash);
-    if (hash == name.hash && found == slot_window) found = i;
+    const Vector16 slot = load_racy_16(slots + 16 * (first + i));
+    lowest = minimum(lowest, slot.low);
+    highest = maximum(highest, slot.low);
+    if (slot.low == name.hash && !is_found) {
+      is_found = true;
+      found = slot;
+    }
   }
-  if (found != slot_window) return entry_of_slot(page, name, load_racy_16(slots + 16 * (first + found)));
+  if (is_found) return entry_of_slot(page, header.heap_begin, name, found);
   const bool is_inside = (first == 0 || lowest < name.hash) && (end == count || highest > name.hash);
   return {is_inside ? Status::not_found : Status::busy, 0, 0};
 }
@@ -85,7 +94,7 @@ GPU4FS_FN inline NameSeen find_name(const fs::PageRoot& pages, u64 directory, u6
       const u32 node_level = level == 0 ? 0 : level - 1;
       const u32 bit_count = format::directory_node_bits * node_level + header.depth;
       if (!fs::leaf_header_is_sound(copy, level == 0, node_level, name.hash) || bit_count >= 64) return unknown;
-      return detail::find_in_leaf(page, header.entry_count, bit_count, name);
+      return detail::find_in_leaf(page, header, bit_count, name);
     }
     if (level == format::directory_level_max || !fs::node_header_is_sound(copy, level, name.hash)) return unknown;
     const u32 slot = fs::node_slot(name.hash, level);

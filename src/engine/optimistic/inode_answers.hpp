@@ -1,4 +1,5 @@
-// Answers about one inode without its lock.
+// Answers about one inode without its lock. Each function is for a rank by itself, inside the step gate, and returns
+// false if the ordinary way has to answer. Then the client has seen nothing.
 #pragma once
 
 #include "engine/optimistic/read_plan.hpp"
@@ -19,8 +20,15 @@ GPU4FS_FN inline void store_record(u8* destination, const format::AttributeRecor
   }
 }
 
-// The attributes go to `destination`, 16-byte aligned, unless it is nullptr. False: the ordinary way is to answer,
-// and the client has seen nothing. A rank by itself, inside the step gate.
+// Whether the inode surely allows the caller what is `wanted`, be it by rights, flags or the mount.
+GPU4FS_FN inline bool surely_allows(const ReaderContext& reader, const format::Inode& inode, u32 wanted) {
+  if ((wanted & fs::may_write) != 0) {
+    if ((inode.flags & format::inode_flags_of_administrators) != 0 || reader.engine->fs.read_only != 0) return false;
+  }
+  return surely_may(*reader.session, inode, wanted);
+}
+
+// getattr. The attributes go to `destination`, 16-byte aligned, unless it is nullptr.
 GPU4FS_FN inline bool answer_getattr(const ReaderContext& reader, const wire::Command& command, u8* destination) {
   const InodeView view = view_inode(reader.views->root.pages, command.inode);
   if (view.inode == nullptr) return false;
@@ -32,6 +40,76 @@ GPU4FS_FN inline bool answer_getattr(const ReaderContext& reader, const wire::Co
   fs::describe_inode(view.number, inode, inode.access_time, &record);
   store_record(destination, record);
   return true;
+}
+
+// access. True: the caller has the rights.
+GPU4FS_FN inline bool answer_access(const ReaderContext& reader, const wire::Command& command) {
+  if ((command.mode & ~7u) != 0) return false;
+  const InodeView view = view_inode(reader.views->root.pages, command.inode);
+  if (view.inode == nullptr) return false;
+  const format::Inode inode = copy_without_content(view);
+  return is_unchanged(*view.lock, view.version) && is_usable(inode) && surely_allows(reader, inode, command.mode);
+}
+
+// open of what exists. The attributes go to `destination` unless it is nullptr. Refusals are for the ordinary way.
+GPU4FS_FN inline bool answer_open(const ReaderContext& reader, const wire::Command& command, u8* destination) {
+  const InodeView view = view_inode(reader.views->root.pages, command.inode);
+  if (view.inode == nullptr) return false;
+  const format::Inode inode = copy_without_content(view);
+  if (!is_unchanged(*view.lock, view.version) || !is_usable(inode)) return false;
+  const u32 wanted = open_rights(command.mask);
+  const bool is_directory = fs::is_directory(inode.mode);
+  if (is_directory ? (wanted & fs::may_write) != 0
+                   : !fs::is_regular(inode.mode) || (command.mask & open_directory) != 0) {
+    return false;
+  }
+  if ((command.mask & open_no_access_time) != 0 && !reader.is_trusted) return false;
+  if (!surely_allows(reader, inode, wanted)) return false;
+  if (destination == nullptr) return true;
+  format::AttributeRecord record{};
+  fs::describe_inode(view.number, inode, inode.access_time, &record);
+  store_record(destination, record);
+  return true;
+}
+
+namespace detail {
+
+// Copies bytes [begin, begin + length) of content in the inode, if it is unchanged and its access time stays.
+GPU4FS_FN inline bool give_inline(const ReaderContext& reader, const InodeView& view, const format::Inode& inode,
+                                  ByteRange range, u8* destination) {
+  if (fresh_until_ns(*reader.engine, inode, now_monotonic_ns()) == 0) return false;
+  if (!is_unchanged(*view.lock, view.version)) return false;
+  GPU4FS_CHECK_LE(range.to, u32{format::inode_inline_capacity});
+  const u8* const bytes = inode.inline_data();
+  for (u32 i = range.from; i < range.to; ++i) destination[i - range.from] = bytes[i];
+  return true;
+}
+
+}  // namespace detail
+
+// read of a file with its content in the inode; *result: bytes.
+GPU4FS_FN GPU4FS_NOINLINE inline bool answer_inline_read(const ReaderContext& reader, const wire::Command& command,
+                                                         u8* destination, u64* result) {
+  const InodeView view = view_inode(reader.views->root.pages, command.inode);
+  if (view.inode == nullptr) return false;
+  const format::Inode inode = copy_with_content(view);
+  if (!is_usable(inode) || !fs::is_regular(inode.mode) || !inode.is_inline()) return false;
+  if (!surely_may(*reader.session, inode, fs::may_read)) return false;
+  const u64 begin = minimum(command.offset, inode.size_bytes);
+  const u64 end = begin + minimum(command.length, inode.size_bytes - begin);
+  *result = end - begin;
+  return detail::give_inline(reader, view, inode, {static_cast<u32>(begin), static_cast<u32>(end)}, destination);
+}
+
+// readlink of a target in the inode; *result: bytes.
+GPU4FS_FN GPU4FS_NOINLINE inline bool answer_readlink(const ReaderContext& reader, const wire::Command& command,
+                                                      u8* destination, u64* result) {
+  const InodeView view = view_inode(reader.views->root.pages, command.inode);
+  if (view.inode == nullptr || command.length == 0) return false;
+  const format::Inode inode = copy_with_content(view);
+  if (!is_usable(inode) || !fs::is_symlink(inode.mode) || !inode.is_inline()) return false;
+  *result = minimum(command.length, inode.size_bytes);
+  return detail::give_inline(reader, view, inode, {0, static_cast<u32>(*result)}, destination);
 }
 
 }  // namespace gpu4fs::engine

@@ -42,6 +42,12 @@ GPU4FS_FN inline format::Inode copy_without_content(const InodeView& view) {
   return copy;
 }
 
+GPU4FS_FN inline format::Inode copy_with_content(const InodeView& view) {
+  format::Inode copy{};
+  copy_racy<0, sizeof(copy)>(copy, view.inode);
+  return copy;
+}
+
 // Whether the inode is in use and makes sense; damage is for the ordinary way to report.
 GPU4FS_FN inline bool is_usable(const format::Inode& copy) {
   return copy.mode != 0 && fs::inode_is_sound(copy);

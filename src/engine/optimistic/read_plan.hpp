@@ -36,6 +36,12 @@ struct ReadPlan {
   u64 version;
 };
 
+enum class PlannedRead : u32 {
+  unusual,   // for the ordinary way
+  page,      // a ReadPlan
+  in_inode,  // the content seems to be in the inode
+};
+
 // What a rank learned that its worker may remember.
 struct FreshViews {
   FileView file;    // number 0: nothing
@@ -86,15 +92,17 @@ GPU4FS_FN inline bool find_slots(const fs::PageRoot& pages, const format::Inode*
   return true;
 }
 
-// False: the ordinary way is to look at the file.
-GPU4FS_FN inline bool view_file(const ReaderContext& reader, const wire::Command& command, u64 now_ns, FileView* view) {
+// Looks at the file; with PlannedRead::page *view is filled.
+GPU4FS_FN inline PlannedRead view_file(const ReaderContext& reader, const wire::Command& command, u64 now_ns,
+                                       FileView* view) {
   const fs::PageRoot& pages = reader.views->root.pages;
   const InodeView found = view_inode(pages, command.inode);
-  if (found.inode == nullptr) return false;
+  if (found.inode == nullptr) return PlannedRead::unusual;
   const format::Inode inode = copy_without_content(found);
   GPU4FS_TRACE_POINT(inode);
-  if (!is_usable(inode) || !fs::is_regular(inode.mode) || inode.is_inline()) return false;
-  if (!surely_may(*reader.session, inode, fs::may_read)) return false;
+  if (!is_usable(inode) || !fs::is_regular(inode.mode)) return PlannedRead::unusual;
+  if (inode.is_inline()) return PlannedRead::in_inode;
+  if (!surely_may(*reader.session, inode, fs::may_read)) return PlannedRead::unusual;
   view->number = command.inode;
   view->era = reader.era;
   view->lock = found.lock;
@@ -102,11 +110,11 @@ GPU4FS_FN inline bool view_file(const ReaderContext& reader, const wire::Command
   view->size_bytes = inode.size_bytes;
   view->fresh_until_ns = fresh_until_ns(*reader.engine, inode, now_ns);
   GPU4FS_TRACE_POINT(checks);
-  if (view->fresh_until_ns == 0) return false;
+  if (view->fresh_until_ns == 0) return PlannedRead::unusual;
   const u64 page = minimum(command.offset, inode.size_bytes) / page_size;
   const bool is_found = find_slots(pages, found.inode, inode.height, page, view);
   GPU4FS_TRACE_POINT(map);
-  return is_found;
+  return is_found ? PlannedRead::page : PlannedRead::unusual;
 }
 
 // Where a page is on a healthy device.
@@ -179,31 +187,32 @@ GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command&
 }  // namespace detail
 
 // Plans the read, if it is a usual one; `destination` is command.data. A rank by itself, inside the step gate.
-GPU4FS_FN inline bool plan_read(const ReaderContext& reader, const wire::Command& command, u8* destination,
-                                ReadPlan* plan, FreshViews* fresh) {
+GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::Command& command, u8* destination,
+                                       ReadPlan* plan, FreshViews* fresh) {
   const u64 now_ns = now_monotonic_ns();
   const u64 failed = detail::failed_devices(reader.views->root);
   FileView view = reader.views->file(command.inode);
   if (!detail::is_known(reader, command, view, now_ns)) {
-    if (!detail::view_file(reader, command, now_ns, &view)) return false;
+    const PlannedRead seen = detail::view_file(reader, command, now_ns, &view);
+    if (seen != PlannedRead::page) return seen;
     fresh->file = view;
   }
   const u64 begin = minimum(command.offset, view.size_bytes);
   const u64 length = minimum(command.length, view.size_bytes - begin);
   const u32 from = static_cast<u32>(begin % page_size);
-  if (length > page_size - from) return false;
+  if (length > page_size - from) return PlannedRead::unusual;
   *plan = {nullptr, 0, 0, destination, from, from + static_cast<u32>(length), view.lock, view.version};
-  if (length == 0) return true;
+  if (length == 0) return PlannedRead::page;
   const u64 page = begin / page_size - view.first_page;
   const u32 shift = format::slot_shift * view.level;
   const format::BlockPointer pointer{load_racy_8(&view.slots[page >> shift].raw)};
-  if (!fs::detail::slot_fits_level(pointer, view.level) || pointer.is_indirect()) return false;
-  if (fs::detail::kind_of(pointer) != fs::MapKind::data) return true;
+  if (!fs::detail::slot_fits_level(pointer, view.level) || pointer.is_indirect()) return PlannedRead::unusual;
+  if (fs::detail::kind_of(pointer) != fs::MapKind::data) return PlannedRead::page;
   plan->address = pointer.address() + (page & ((u64{1} << shift) - 1)) * page_size;
   const detail::PagePosition position = detail::find_page(reader, plan->address, &fresh->chunk);
   plan->page = position.memory;
   plan->checksum = position.checksum;
-  return position.memory != nullptr && failed == 0;
+  return position.memory != nullptr && failed == 0 ? PlannedRead::page : PlannedRead::unusual;
 }
 
 // Gives the client the bytes if they are those that the plan promised; otherwise it sees nothing of them. Uniform; the

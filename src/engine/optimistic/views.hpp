@@ -11,6 +11,7 @@
 #include "format/chunk_format.hpp"
 #include "fs/fs_types.hpp"
 #include "raid/device_loss.hpp"
+#include "ring/ring.hpp"
 
 namespace gpu4fs::engine {
 
@@ -38,7 +39,7 @@ struct ChunkView {
 };
 
 inline constexpr u32 file_view_count = 8;
-inline constexpr u32 batch_max = 4;  // commands that a worker answers at once
+inline constexpr u32 unlocked_max = ring::fetch_max;  // commands that a worker answers at once
 inline constexpr u32 chunk_view_count = 4;
 
 // What never changes while an engine runs.
@@ -59,7 +60,7 @@ struct WorkerViews {
   RootView root;
   FileView files[file_view_count];
   ChunkView chunks[chunk_view_count];
-  alignas(8) u8 names[batch_max][name_length_max + 1];  // of the commands in hand, out of the clients' reach
+  alignas(8) u8 names[unlocked_max][name_length_max + 1];  // of the commands in hand, out of the clients' reach
 
   GPU4FS_FN FileView& file(u64 number) { return files[number % file_view_count]; }
   // By granule of logical space.

@@ -13,6 +13,12 @@ GPU4FS_FN bool more_follows(Group g, const Engine& engine, const RingTurn& turn,
   return on_leader(g, [&] { return ring::peek_descriptor(turn.session->ring, turn.position + 1); });
 }
 
+// The token has gone on, so a worker that is about to sleep sees the ring and stays awake, or has announced itself
+// before: no fence is needed. Workers of a kernel do not sleep.
+GPU4FS_FN inline void wake_sleeper(Engine& engine) {
+  if (load<Order::relaxed, Scope::engine>(&engine.parking.sleepers) != 0) wake_workers(engine, 1);
+}
+
 // With the token: the first `wanted` staged descriptors may be answered without locks. If more commands follow the
 // token goes on first. If not it is kept, so that a quiet ring stays with its worker, and at most one is taken; nothing
 // is taken if that one has to go the ordinary way.
@@ -22,11 +28,10 @@ GPU4FS_FN Taken take_unlocked(Group g, Engine& engine, const RingTurn& turn, con
   Grant grant{0, 0};
   if (more_follows(g, engine, turn, wanted)) {
     grant = on_leader(g, [&] { return grant_slots(engine, turn, wanted); });
-    // Workers of a kernel do not sleep.
-    if (grant.count != 0) on_leader(g, [&] { wake_workers(engine, 1); });
+    if (grant.count != 0) on_leader(g, [&] { wake_sleeper(engine); });
   }
   const u32 count = maximum(grant.count, 1u);
-  const u32 answered = answer_without_locks(g, engine, turn, seen.unit, count);
+  const u32 answered = answer_without_locks(g, engine, turn, seen, count);
   if (grant.count != 0) return start_granted(g, engine, turn, grant, answered);
   if (answered == 0) return Taken{no_command, 0, 0, 0};
   on_leader(g, [&] {
