@@ -1,7 +1,7 @@
-// Commands that a worker answers where it takes them from the ring: no slot, no lock, no waiting.
+// Commands that a worker answers directly when it takes them from the ring: no slot, no lock, no waiting.
 //
 // Each rank plans one command. All ranks together move the pages, one command after the other. A command that is not
-// answered has changed nothing, and nothing of it has reached the client. It goes on like any other command.
+// answered has changed nothing, and the client has seen nothing of it. It is then processed like any other command.
 #pragma once
 
 #include "engine/gate.hpp"
@@ -13,7 +13,7 @@ namespace gpu4fs::engine::detail {
 
 enum class Planned : u32 {
   nothing,   // for the ordinary way
-  answered,  // all is there but the completion
+  answered,  // complete except for the completion
   page,      // a ReadPlan
 };
 
@@ -31,8 +31,8 @@ GPU4FS_FN constexpr bool is_lookup(const wire::Command& command) {
 // Where a command's name and answer are in its session's memory.
 struct CommandPlaces {
   const u8* name;  // of a lookup, otherwise nullptr
-  u8* answer;      // nullptr: none is wanted
-  bool are_good;   // false: the ordinary way finds out what is wrong
+  u8* answer;      // nullptr: not requested
+  bool are_good;   // false: the ordinary way finds the error
 };
 
 GPU4FS_FN inline CommandPlaces places_of(const Session& session, const wire::Command& command) {
@@ -56,7 +56,7 @@ GPU4FS_FN inline CommandPlaces places_of(const Session& session, const wire::Com
   return places;
 }
 
-// The names of the commands in `wanted`, out of the clients' reach. Uniform.
+// Copies the names of the commands in `wanted` to memory that clients cannot write. Uniform.
 template <class Group>
 GPU4FS_FN void copy_names(Group g, WorkerViews& views, const wire::Command& own, const u8* source, u32 wanted) {
   u32 left = g.ballot(source != nullptr) & wanted;
@@ -72,7 +72,7 @@ GPU4FS_FN void copy_names(Group g, WorkerViews& views, const wire::Command& own,
   g.sync();
 }
 
-// A rank by itself, inside the step gate. `name`: of a lookup.
+// For a single rank, inside the step gate. `name`: of a lookup.
 GPU4FS_FN inline void attempt(const ReaderContext& reader, const wire::Command& command, const CommandPlaces& places,
                               const u8* name, Attempt* own, FreshViews* fresh) {
   bool is_answered = false;
@@ -112,7 +112,7 @@ GPU4FS_FN inline void attempt(const ReaderContext& reader, const wire::Command& 
   if (is_answered) own->planned = Planned::answered;
 }
 
-// What the ranks have learned, one after the other. Uniform.
+// Stores the views that the ranks have filled, one after the other. Uniform.
 template <class Group>
 GPU4FS_FN void remember(Group g, const ReaderContext& reader, const FreshViews& fresh) {
   const bool has_file = fresh.file.number != 0;
@@ -126,7 +126,8 @@ GPU4FS_FN void remember(Group g, const ReaderContext& reader, const FreshViews& 
   }
 }
 
-// The command of the rank's number in the turn, as far as these commands use it. A warp has the units in its registers.
+// The command whose number in the turn is the rank's number, with the fields that these commands use. A warp has the
+// units in its registers.
 template <class Group>
 GPU4FS_FN wire::Command own_command(Group g, const RingTurn& turn, const ring::FetchedDescriptors& seen, u32 count) {
   if constexpr (Group::size() == 1) {
@@ -161,8 +162,8 @@ GPU4FS_FN wire::Command own_command(Group g, const RingTurn& turn, const ring::F
   }
 }
 
-// Tries the turn's first `count` commands, whose units the ranks have. Returns which ones are completed. Uniform.
-// A kernel has it as a function, so that polling does not need its registers.
+// Tries the turn's first `count` commands, whose units the ranks have. Returns the set of completed commands. Uniform.
+// In a kernel this is a function of its own, because polling does not need its registers.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, const RingTurn& turn,
                                                    const ring::FetchedDescriptors& seen, u32 count) {
@@ -171,7 +172,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   GPU4FS_TRACE_POINT(slot);
   WorkerViews& views = *turn.views;
   if (views.root.pages.frames == nullptr) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
-  // What lies in the session is read before the gate: entering it empties a GPU's first-level cache.
+  // Data of the session is read before the gate, because entering the gate empties a GPU's first-level cache.
   const ring::EngineRing ring = turn.session->ring;
   const bool is_trusted = turn.session->trusted != 0;
   const CommandPlaces places = places_of(*turn.session, own);
@@ -185,7 +186,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   FreshViews fresh{};
   if (places.are_good && g.rank() < count)
     attempt(reader, own, places, views.names[g.rank() % unlocked_max], &mine, &fresh);
-  // Whether it is the truth is found out each time it is used.
+  // A view is checked each time it is used.
   remember(g, reader, fresh);
   GPU4FS_TRACE_POINT(translate);
   u32 answered = g.ballot(mine.planned == Planned::answered);

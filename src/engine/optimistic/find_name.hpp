@@ -1,6 +1,6 @@
-// Looking a name up in a directory without its lock.
+// Looks up a name in a directory without its lock.
 //
-// Plain functions on a rank. Every value of a page is read once; what does not make sense is for the ordinary way.
+// Plain functions on a rank. Every value of a page is read once. Invalid content is left to the ordinary way.
 #pragma once
 
 #include "engine/optimistic/inode_view.hpp"
@@ -8,9 +8,9 @@
 
 namespace gpu4fs::engine {
 
-// What a look-up says, if nothing changed meanwhile.
+// The result of a look-up. It is valid if nothing changed meanwhile.
 struct NameSeen {
-  Status status;  // ok; not_found; busy: the ordinary way is to look
+  Status status;  // ok; not_found; busy: the ordinary way has to look
   u32 type;       // S_IFMT >> 12
   u64 inode;
 };
@@ -19,7 +19,7 @@ namespace detail {
 
 inline constexpr u32 slot_window = 16;
 
-// The slot of a name, from the values that were read of it.
+// The entry of a name's slot. `value`: the slot as it was read.
 GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, u32 heap_begin, const fs::HashedName& name,
                                         const Vector16& value) {
   const NameSeen unknown{Status::busy, 0, 0};
@@ -29,14 +29,14 @@ GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, u32 heap_begin, const fs
   const bool is_sound = type < 16 && value.high >> 32 == 0 && offset % 8 == 0 && offset >= heap_begin &&
                         offset + format::directory_entry_size(length) <= page_size;
   if (!is_sound || length != name.length) return unknown;
-  // The inode's number and the beginning of the name are on their way together.
+  // Both loads are issued before the first one is used: the inode's number and the beginning of the name.
   const u64* words = reinterpret_cast<const u64*>(page + offset);
   const u64 inode = load_racy_8(&words[0]);
   u64 word = load_racy_8(&words[1]);
   for (u32 i = 0; i < length;) {
     const u64 next = i + 8 < length ? load_racy_8(&words[2 + i / 8]) : 0;
     for (u32 k = 0; k < 8 && i < length; ++k, ++i) {
-      // Another name with the same hash, which the ordinary way tells apart.
+      // Another name has the same hash. The ordinary way distinguishes them.
       if (static_cast<u8>(word >> (8 * k)) != name.bytes[i]) return unknown;
     }
     word = next;
@@ -44,8 +44,8 @@ GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, u32 heap_begin, const fs
   return {Status::ok, type, inode};
 }
 
-// Hashes spread evenly over a leaf's range, so the place of one is known but for a few slots: a window of them is read
-// at once. `bit_count`: the bits of a hash that all names of the leaf have in common.
+// Hashes spread evenly over a leaf's range, so the position of a hash can be estimated to within a few slots. A window
+// of slots around it is read at once. `bit_count`: the number of hash bits that all names of the leaf have in common.
 GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, const format::DirectoryPageHeader& header, u32 bit_count,
                                        const fs::HashedName& name) {
   static_assert(sizeof(format::DirectorySlot) == 16 && offsetof(format::DirectorySlot, entry_offset) == 8);
@@ -77,7 +77,7 @@ GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, const format::DirectoryPa
 
 }  // namespace detail
 
-// In the directory of `page_count` pages.
+// Finds the name in the directory of `page_count` pages.
 GPU4FS_FN inline NameSeen find_name(const fs::PageRoot& pages, u64 directory, u64 page_count,
                                     const fs::HashedName& name) {
   const NameSeen unknown{Status::busy, 0, 0};

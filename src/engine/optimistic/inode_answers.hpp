@@ -1,5 +1,5 @@
-// Answers about one inode without its lock. Each function is for a rank by itself, inside the step gate, and returns
-// false if the ordinary way has to answer. Then the client has seen nothing.
+// Answers about one inode without its lock. Each function is for a single rank, inside the step gate. It returns false
+// if the ordinary way has to answer. Then the client has seen nothing.
 #pragma once
 
 #include "engine/optimistic/read_plan.hpp"
@@ -8,7 +8,7 @@
 
 namespace gpu4fs::engine {
 
-// By a rank by itself. `destination` is 16-byte aligned.
+// For a single rank. `destination` is 16-byte aligned.
 GPU4FS_FN inline void store_record(u8* destination, const format::AttributeRecord& record) {
   static_assert(sizeof(record) % 16 == 0);
   const u8* bytes = reinterpret_cast<const u8*>(&record);
@@ -20,7 +20,7 @@ GPU4FS_FN inline void store_record(u8* destination, const format::AttributeRecor
   }
 }
 
-// Whether the inode surely allows the caller what is `wanted`, be it by rights, flags or the mount.
+// Whether the inode surely allows the caller the `wanted` access with respect to rights, flags and the mount.
 GPU4FS_FN inline bool surely_allows(const ReaderContext& reader, const format::Inode& inode, u32 wanted) {
   if ((wanted & fs::may_write) != 0) {
     if ((inode.flags & format::inode_flags_of_administrators) != 0 || reader.engine->fs.read_only != 0) return false;
@@ -28,7 +28,7 @@ GPU4FS_FN inline bool surely_allows(const ReaderContext& reader, const format::I
   return surely_may(*reader.session, inode, wanted);
 }
 
-// getattr. The attributes go to `destination`, 16-byte aligned, unless it is nullptr.
+// getattr. The attributes are stored at `destination`, 16-byte aligned, unless it is nullptr.
 GPU4FS_FN inline bool answer_getattr(const ReaderContext& reader, const wire::Command& command, u8* destination) {
   const InodeView view = view_inode(reader.views->root.pages, command.inode);
   if (view.inode == nullptr) return false;
@@ -51,7 +51,8 @@ GPU4FS_FN inline bool answer_access(const ReaderContext& reader, const wire::Com
   return is_unchanged(*view.lock, view.version) && is_usable(inode) && surely_allows(reader, inode, command.mode);
 }
 
-// open of what exists. The attributes go to `destination` unless it is nullptr. Refusals are for the ordinary way.
+// open of an existing file. The attributes are stored at `destination` unless it is nullptr. Refusals are left to the
+// ordinary way.
 GPU4FS_FN inline bool answer_open(const ReaderContext& reader, const wire::Command& command, u8* destination) {
   const InodeView view = view_inode(reader.views->root.pages, command.inode);
   if (view.inode == nullptr) return false;
@@ -74,7 +75,7 @@ GPU4FS_FN inline bool answer_open(const ReaderContext& reader, const wire::Comma
 
 namespace detail {
 
-// Copies bytes [begin, begin + length) of content in the inode, if it is unchanged and its access time stays.
+// Copies bytes [begin, begin + length) of content in the inode, if the inode is unchanged and its access time stays.
 GPU4FS_FN inline bool give_inline(const ReaderContext& reader, const InodeView& view, const format::Inode& inode,
                                   ByteRange range, u8* destination) {
   if (fresh_until_ns(*reader.engine, inode, now_monotonic_ns()) == 0) return false;

@@ -1,4 +1,4 @@
-// An inode as a reader without its lock sees it.
+// An inode as seen by a reader without its lock.
 #pragma once
 
 #include "engine/engine_types.hpp"
@@ -11,12 +11,12 @@ namespace gpu4fs::engine {
 
 struct InodeView {
   u64 number;
-  const format::Inode* inode;  // in its page; nullptr: not found, or being changed
+  const format::Inode* inode;  // in its page; nullptr: not found, or a command is changing it
   const CommandLock* lock;
-  u64 version;  // of the lock, before anything of the inode was read
+  u64 version;  // of the lock, loaded before any part of the inode
 };
 
-// Inodes that clients can name, if their page is resident. A rank by itself, inside the step gate.
+// Views an inode that clients can name, if its page is resident. For a single rank, inside the step gate.
 GPU4FS_FN inline InodeView view_inode(const fs::PageRoot& pages, u64 number) {
   InodeView view{number, nullptr, nullptr, 0};
   if (!is_file_number(number)) return view;
@@ -33,7 +33,7 @@ GPU4FS_FN inline InodeView view_inode(const fs::PageRoot& pages, u64 number) {
   return view;
 }
 
-// What the rules of inodes ask for: everything but the slots behind the first and the inline content, which stay zero.
+// Copies the fields that the rules of inodes need. The slots after the first one and the inline content stay zero.
 GPU4FS_FN inline format::Inode copy_without_content(const InodeView& view) {
   static_assert(offsetof(format::Inode, slots) == 72 && offsetof(format::Inode, page_count) == 200);
   format::Inode copy{};
@@ -48,12 +48,12 @@ GPU4FS_FN inline format::Inode copy_with_content(const InodeView& view) {
   return copy;
 }
 
-// Whether the inode is in use and makes sense; damage is for the ordinary way to report.
+// Whether the inode is in use and valid. The ordinary way reports damage.
 GPU4FS_FN inline bool is_usable(const format::Inode& copy) {
   return copy.mode != 0 && fs::inode_is_sound(copy);
 }
 
-// Whether the session's user surely has the rights; with an access control list the ordinary way decides.
+// Whether the session's user surely has the rights. With an access control list the ordinary way decides.
 GPU4FS_FN inline bool surely_may(const Session& session, const format::Inode& copy, u32 wanted) {
   if (wanted == 0 || session.trusted != 0) return true;
   const fs::Credentials who{session.groups, session.uid, session.gid, session.group_count, 0};

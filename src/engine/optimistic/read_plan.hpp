@@ -1,8 +1,8 @@
-// A read without the inode's lock: where the bytes are, and moving them.
+// A read without the inode's lock: finds the place of the bytes and moves them.
 //
-// The plan is made by one rank, so that the ranks of a warp plan a read each. It covers the usual: a regular file with
-// its content in pages, bytes of one page, a map that is resident, healthy devices, an access time that stays. All else
-// is left to the ordinary way, damage too.
+// One rank makes a plan, so each rank of a warp can plan a read of its own. A plan covers the usual case: a regular
+// file with its content in pages, bytes of one page, a resident map, healthy devices, an access time that stays.
+// Everything else, including damage, is left to the ordinary way.
 #pragma once
 
 #include "base/xxh3.hpp"
@@ -16,7 +16,7 @@
 
 namespace gpu4fs::engine {
 
-// Of a worker that has entered the step gate.
+// The context of a worker that has entered the step gate.
 struct ReaderContext {
   Engine* engine;
   const Session* session;
@@ -42,10 +42,10 @@ enum class PlannedRead : u32 {
   in_inode,  // the content seems to be in the inode
 };
 
-// What a rank learned that its worker may remember.
+// Views that a rank has filled and its worker may remember.
 struct FreshViews {
-  FileView file;    // number 0: nothing
-  ChunkView chunk;  // size_bytes 0: nothing
+  FileView file;    // number 0: none
+  ChunkView chunk;  // size_bytes 0: none
 };
 
 namespace detail {
@@ -54,19 +54,21 @@ GPU4FS_FN inline bool is_of_era(u64 era, const ReaderContext& reader) {
   return GPU4FS_MUTANT(era_ignored, era == reader.era, true);
 }
 
-// Until when a read leaves the access time as it is, as access_time_is_due() has it; 0: it does not.
+// The time until which a read does not change the access time, by the rule of access_time_is_due(). 0: this read
+// changes it.
 GPU4FS_FN inline u64 fresh_until_ns(const Engine& engine, const format::Inode& inode, u64 now_ns) {
   const fs::FileSystem& fs = engine.fs;
   const u64 now = stamp_at(engine, now_ns);
   if (access_time_is_due(fs, inode, inode.access_time, now)) return 0;
   constexpr i64 day_seconds = 24 * 60 * 60;
   const i64 age_seconds = format::time_seconds(now) - format::time_seconds(inode.access_time);
-  // Where access times never change by reading, a look now and then costs little as well.
+  // Where reads never change access times, an occasional check also costs little.
   if (age_seconds < 0 || age_seconds + 1 >= day_seconds) return now_ns + 1000000000u;
   return now_ns + static_cast<u64>(day_seconds - age_seconds - 1) * 1000000000u;
 }
 
-// From the inode's slots down to the array of the slot that decides about `page`. False: not resident, or damaged.
+// Walks from the inode's slots down to the array with the slot that decides about `page`. False: not resident, or
+// damaged.
 GPU4FS_FN inline bool find_slots(const fs::PageRoot& pages, const format::Inode* inode, u32 height, u64 page,
                                  FileView* view) {
   view->slots = inode->slots;
@@ -92,7 +94,7 @@ GPU4FS_FN inline bool find_slots(const fs::PageRoot& pages, const format::Inode*
   return true;
 }
 
-// Looks at the file; with PlannedRead::page *view is filled.
+// Views the file. *view is filled if the result is PlannedRead::page.
 GPU4FS_FN inline PlannedRead view_file(const ReaderContext& reader, const wire::Command& command, u64 now_ns,
                                        FileView* view) {
   const fs::PageRoot& pages = reader.views->root.pages;
@@ -117,18 +119,18 @@ GPU4FS_FN inline PlannedRead view_file(const ReaderContext& reader, const wire::
   return is_found ? PlannedRead::page : PlannedRead::unusual;
 }
 
-// Where a page is on a healthy device.
+// The place of a page on a healthy device.
 struct PagePosition {
-  const u8* memory;  // nullptr: not known for sure, or not to be touched
+  const u8* memory;  // nullptr: not known for sure, or must not be accessed
   u64 checksum;
 };
 
 struct FoundPage {
   PagePosition position;
-  ChunkView chunk;  // what may be remembered; size_bytes 0: nothing
+  ChunkView chunk;  // may be remembered; size_bytes 0: none
 };
 
-// In a chunk that is not remembered.
+// Finds a page in a chunk that is not remembered.
 GPU4FS_FN GPU4FS_NOINLINE inline FoundPage find_in_chunk(const raid::LogicalSpace& space, u64 address, u64 era) {
   FoundPage found{};
   if (!raid::is_plain(space)) return found;
@@ -143,7 +145,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline FoundPage find_in_chunk(const raid::LogicalSpac
   static_assert(offsetof(format::PageDescriptor, checksum) == 0);
   found.position.checksum = load_shared_16(&chunk.descriptors[page]).low;
   found.position.memory = raid::page_memory(space, {index, 0, page}, raid::preferred_copy(chunk, page));
-  // Regions lose their memory only while no step runs, so none does while the chunk is remembered.
+  // Regions lose their memory only while no step runs, so no region does while the chunk is remembered.
   const bool is_whole = load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0;
   if (chunk.level == format::RaidLevel::single && is_whole) {
     const u8* const first = found.position.memory - page * page_size;
@@ -168,14 +170,14 @@ GPU4FS_FN inline bool covers(const FileView& view, u64 page) {
   return page - view.first_page < u64{view.slot_count} << (format::slot_shift * view.level);
 }
 
-// Where pages have no checksums a device that was rebuilt is read only after what was written to it.
+// Without checksums of pages, the contents of a rebuilt device must be read after the load of this word (acquire).
 GPU4FS_FN inline u64 failed_devices(const RootView& root) {
   if (root.failed_devices == nullptr) return 0;
   if (root.data_checksums == 0) return load<Order::acquire, Scope::engine>(root.failed_devices);
   return load<Order::relaxed, Scope::engine>(root.failed_devices);
 }
 
-// Whether what is remembered of the file can be the truth for this read. A changed file is looked at anew.
+// Whether the remembered view of the file can be valid for this read. A changed file is viewed again.
 GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view,
                                u64 now_ns) {
   if (view.number != command.inode || !is_of_era(view.era, reader)) return false;
@@ -186,7 +188,7 @@ GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command&
 
 }  // namespace detail
 
-// Plans the read, if it is a usual one; `destination` is command.data. A rank by itself, inside the step gate.
+// Plans the read if it is a usual one. `destination` is command.data. For a single rank, inside the step gate.
 GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::Command& command, u8* destination,
                                        ReadPlan* plan, FreshViews* fresh) {
   const u64 now_ns = now_monotonic_ns();
@@ -215,9 +217,8 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::
   return position.memory != nullptr && failed == 0 ? PlannedRead::page : PlannedRead::unusual;
 }
 
-// Gives the client the bytes if they are those that the plan promised; otherwise it sees nothing of them. Uniform; the
-// plan is every rank's, and every rank has to find that what it has read is good. `lane_copy`: a page for a Lane to
-// work in.
+// Gives the client the bytes if they are those of the plan. Otherwise the client sees nothing of them. Uniform: all
+// ranks have the plan, and every rank has to find its own part valid. `lane_copy`: a page of work space for a Lane.
 template <class Group>
 GPU4FS_FN bool move_planned(Group g, const RootView& root, const ReadPlan& plan, u8* lane_copy) {
   if (plan.page == nullptr) {

@@ -1,18 +1,18 @@
-// Reading without a lock: the version of what a lock protects, before and after.
+// Reads without a lock: the version of the data that a lock protects is compared before and after.
 //
 // A command that changes an inode, its map or its pages holds the inode's lock exclusively. The lock's version grows
 // when such a command releases it (engine/command_locks.hpp). A reader loads the version, then reads. At the end it
-// checks that nobody holds the lock exclusively and that the version is the same. Then all that it read belongs
-// together. Otherwise what it read means nothing, and the command goes the ordinary way, under the lock.
+// checks that nobody holds the lock exclusively and that the version is the same. Then all data that it read is
+// consistent. Otherwise the data is meaningless, and the command goes the ordinary way, under the lock.
 //
-// The order is that of a sequence lock. The version is loaded before all else (acquire), and the look at the end comes
-// after a fence. A change that a reader saw a part of was made by a holder that had the lock before the reader's last
-// look: the holder is still there, or the version is another. For that the change must not become visible before the
-// lock; acquire_command_lock() has the writer's fence.
+// The order is that of a sequence lock. The version is loaded before everything else (acquire), and the check at the
+// end comes after a fence. If a reader saw a part of a change, the change's holder had the lock before the reader's
+// check. So the check finds the holder or another version. This requires that the lock becomes visible before the
+// change. acquire_command_lock() has the writer's fence for this.
 //
 // The reader is inside the step gate. Meanwhile no page leaves memory, and no chunk or device leaves the pool. So a
-// place that was found and checked inside the gate stays valid. The client sees nothing of what was read before the
-// check at the end: the page may belong to another file by then, and its bytes match the checksum of that file's page.
+// place that was found and checked inside the gate stays valid. The client sees no data before the check at the end: by
+// then the page may belong to another file, and its bytes match the checksum of that file's page.
 #pragma once
 
 #include "base/access.hpp"
@@ -32,14 +32,14 @@ struct LockState {
 
 }  // namespace detail
 
-// The lock before anything is read that it protects.
+// The state of the lock, loaded before the data that it protects.
 struct LockSeen {
   u64 version;
-  bool is_quiet;  // false: somebody is changing things
+  bool is_quiet;  // false: a command is changing the data
 };
 
-// What is read afterwards is not older than the version. With is_quiet the lock was free of writers after that version
-// had been given, so all that belongs to it is there.
+// Data that is read afterwards is not older than the version. If is_quiet, the lock had no writer after that version
+// was set, so all changes of that version are visible.
 GPU4FS_FN inline LockSeen look_at(const CommandLock& lock) {
   detail::LockState state{};
 #if GPU4FS_DEVICE_CODE
@@ -55,8 +55,8 @@ GPU4FS_FN inline LockSeen look_at(const CommandLock& lock) {
   return {state.version, !state.is_held_exclusively()};
 }
 
-// Whether nobody has held the lock exclusively since its version was `version`. What was read before is read. A rank of
-// a group answers for what it has read itself.
+// Whether nobody has held the lock exclusively since its version was `version`. All earlier reads are complete. A rank
+// of a group answers for its own reads.
 GPU4FS_FN inline bool is_unchanged(const CommandLock& lock, u64 version) {
   fence<Order::acquire, Scope::engine>();
   detail::LockState state{};
@@ -64,7 +64,7 @@ GPU4FS_FN inline bool is_unchanged(const CommandLock& lock, u64 version) {
   const Vector16 both = load_shared_16(&lock);
   state = {both.low, both.high};
 #else
-  // In this order: the version of a change is there before the lock is seen to be free again.
+  // The order matters: the version of a change is stored before the lock becomes free.
   state.word = load<Order::acquire, Scope::engine>(&lock.word);
   state.version = load<Order::relaxed, Scope::engine>(&lock.version);
 #endif

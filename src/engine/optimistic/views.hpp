@@ -1,8 +1,8 @@
-// What a worker remembers of files and chunks, so that the next read of one finds its page with few loads.
+// The state of files and chunks that a worker remembers: the next read of one finds its page with few loads.
 //
-// Where things are stays the same while the step gate does not close: its era says since when (engine/gate.hpp). What a
-// file view says of the inode is the truth as long as the inode's lock has the version of the view, which every read
-// looks at in the end (engine/optimistic/version.hpp). So a view that was filled beside a writer does no harm.
+// Addresses stay valid while the step gate does not close. Its era tells when it last did (engine/gate.hpp). A file
+// view describes the inode correctly as long as the inode's lock has the version of the view. Every read checks this at
+// the end (engine/optimistic/version.hpp). So a view that was filled during a write does no harm.
 //
 // A kernel keeps this state in shared memory. Only its worker uses it: all ranks read, one rank at a time writes.
 #pragma once
@@ -15,37 +15,37 @@
 
 namespace gpu4fs::engine {
 
-// A regular file whose content is in pages, of the last place that was read.
+// A regular file whose content is in pages, with the map position of the last read.
 struct FileView {
-  u64 number;  // 0: nothing is remembered
+  u64 number;  // 0: the view is empty
   u64 era;
   const CommandLock* lock;
   u64 version;
   u64 size_bytes;
-  u64 fresh_until_ns;                 // of now_monotonic_ns(): until then no read changes the access time
-  const format::BlockPointer* slots;  // of `level`, in the inode or in a resident map page; none is remembered as what
-  u64 first_page;                     // it says. The first one's page in the file,
-  u32 slot_count;                     // and how many there are
+  u64 fresh_until_ns;                 // of now_monotonic_ns(): no read changes the access time before
+  const format::BlockPointer* slots;  // of `level`, in the inode or in a resident map page; read again each time
+  u64 first_page;                     // in the file, page of the first slot
+  u32 slot_count;                     // number of slots
   u32 level;
 };
 
-// A chunk whose pages lie one behind the other.
+// A chunk whose pages are contiguous in memory.
 struct ChunkView {
   u64 era;
   u64 base_address;  // logical
-  u64 size_bytes;    // 0: nothing is remembered
+  u64 size_bytes;    // 0: the view is empty
   const u8* memory;  // of its first page
   const format::PageDescriptor* descriptors;
 };
 
 inline constexpr u32 file_view_count = 8;
-inline constexpr u32 unlocked_max = ring::fetch_max;  // commands that a worker answers at once
+inline constexpr u32 unlocked_max = ring::fetch_max;  // commands that a worker answers together
 inline constexpr u32 chunk_view_count = 4;
 
-// What never changes while an engine runs.
+// State that never changes while an engine runs.
 struct RootView {
-  fs::PageRoot pages;         // frames == nullptr: not taken yet
-  const u64* failed_devices;  // atomic, a bit each; nullptr: none of them may be lost
+  fs::PageRoot pages;         // frames == nullptr: not set yet
+  const u64* failed_devices;  // atomic, one bit for each device; nullptr: none of them may be lost
   u32 granule_shift;
   u32 data_checksums;
 
@@ -60,10 +60,10 @@ struct WorkerViews {
   RootView root;
   FileView files[file_view_count];
   ChunkView chunks[chunk_view_count];
-  alignas(8) u8 names[unlocked_max][name_length_max + 1];  // of the commands in hand, out of the clients' reach
+  alignas(8) u8 names[unlocked_max][name_length_max + 1];  // of the current commands; clients cannot write here
 
   GPU4FS_FN FileView& file(u64 number) { return files[number % file_view_count]; }
-  // By granule of logical space.
+  // Indexed by granule of logical space.
   GPU4FS_FN ChunkView& chunk(u64 granule) { return chunks[granule % chunk_view_count]; }
 };
 

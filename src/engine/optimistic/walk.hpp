@@ -1,7 +1,7 @@
-// lookup and lookup_path without locks: from directory to directory, and the attributes of what is found.
+// lookup and lookup_path without locks: from directory to directory, and the attributes of the inode that is found.
 //
-// The versions of all inodes on the way are looked at together in the end, so the answer is true of one moment. Links,
-// dots, and what is refused are left to the ordinary way.
+// The versions of all inodes on the way are checked together at the end, so the answer is correct for one point in
+// time. Symbolic links, dots and refusals are left to the ordinary way.
 #pragma once
 
 #include "engine/optimistic/find_name.hpp"
@@ -9,10 +9,10 @@
 
 namespace gpu4fs::engine {
 
-// Directories on the way, and what they lead to.
+// Directories on the way, and the inode that they lead to.
 inline constexpr u32 walk_inodes_max = 8;
 
-// What a walk has to hold to in the end.
+// The versions that must be unchanged at the end of a walk.
 struct SeenVersions {
   const CommandLock* locks[walk_inodes_max];
   u64 versions[walk_inodes_max];
@@ -31,15 +31,15 @@ struct SeenVersions {
 };
 
 struct WalkResult {
-  Status status;  // ok; not_found; busy: the ordinary way is to walk
+  Status status;  // ok; not_found; busy: the ordinary way has to walk
   u32 reserved;
   u64 inode;
-  format::Inode found;  // with ok: without its content
+  format::Inode found;  // if ok: without its content
 };
 
 namespace detail {
 
-// The names of a walk: those between slashes, or, of a lookup, all bytes.
+// The names of a walk: the names between slashes, or all bytes for a lookup.
 struct WalkNames {
   const u8* bytes;
   u32 length;
@@ -56,7 +56,7 @@ struct WalkNames {
   }
 };
 
-// Dots have a meaning of their own, and what is no name is refused with reasons.
+// Dots have a special meaning, and an invalid name is refused with a specific status.
 GPU4FS_FN inline bool is_plain_name(const u8* bytes, u32 length) {
   if (length == 0 || length > name_length_max) return false;
   if (bytes[0] == '.' && (length == 1 || (length == 2 && bytes[1] == '.'))) return false;
@@ -66,7 +66,7 @@ GPU4FS_FN inline bool is_plain_name(const u8* bytes, u32 length) {
   return true;
 }
 
-// Of the name at names->at in directory `number`.
+// Finds the name at names->at in directory `number`.
 GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, WalkNames* names, SeenVersions* seen) {
   const NameSeen unknown{Status::busy, 0, 0};
   const u32 length = names->next_length();
@@ -85,7 +85,8 @@ GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, Wal
 
 }  // namespace detail
 
-// Walks `names` from inode `start`. What it found holds if *seen are unchanged. A rank by itself, inside the step gate.
+// Walks `names` from inode `start`. The result is valid if *seen are unchanged. For a single rank, inside the step
+// gate.
 GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& reader, u64 start,
                                                          detail::WalkNames names, bool follows, SeenVersions* seen,
                                                          WalkResult* result) {
@@ -100,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& re
     const bool is_last = names.at == names.length;
     if (next.type == fs::entry_type(fs::mode_symlink) && (!is_last || follows)) result->status = Status::busy;
     names.skip_slashes();
-    // A slash at the end asks for a directory.
+    // A slash at the end requires a directory.
     if (!is_last && names.at == names.length) result->status = Status::busy;
     if (is_last || result->status != Status::ok) break;
   }
@@ -114,8 +115,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& re
   result->status = Status::busy;
 }
 
-// lookup and lookup_path. `name` is a copy that the client cannot change. The attributes go to `destination` unless it
-// is nullptr. Status: ok; not_found; or busy: the ordinary way has to answer, and the client has seen nothing.
+// lookup and lookup_path. `name` is a copy that the client cannot change. The attributes are stored at `destination`
+// unless it is nullptr. Status: ok; not_found; or busy: the ordinary way has to answer, and the client has seen
+// nothing.
 GPU4FS_FN GPU4FS_NOINLINE inline Status answer_lookup(const ReaderContext& reader, const wire::Command& command,
                                                       const u8* name, u8* destination, u64* inode) {
   detail::WalkNames names{name, command.name_length, 0, command.opcode == wire::Opcode::lookup_path};
