@@ -1,9 +1,10 @@
-// Who may do what with an inode: mode bits and access control lists, for callers whose front end has not checked
-// it, and the flags append-only and immutable, for all. One rule for names and for content.
+// Access checks of an inode. Mode bits and access control lists are checked for callers whose front end has not checked
+// them. The flags append-only and immutable are checked for all callers. The same rules hold for names and for content.
 //
-// The flags are as in Linux: nothing of an immutable inode changes but its flags, of a directory none of its names.
-// Content of an append-only one grows at its end; a directory gets names and loses none. Neither is removed, renamed or
-// linked. What was logged was allowed.
+// The flags are as in Linux. Only the flags of an immutable inode can change, and none of the names in an immutable
+// directory. The content of an append-only file grows at its end. An append-only directory gets names and loses none.
+// Inodes with either flag are not removed, renamed or linked. Logged operations were allowed, so a replay ignores the
+// flags.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -27,18 +28,18 @@ GPU4FS_FN inline bool has_flags(const CommandState& c, const fs::InodeRef& ref, 
   return (ref.inode->flags & flags) != 0 && !is_replay(c);
 }
 
-// permission for what is neither done to an immutable inode nor to one that is append-only.
+// Returns permission if the inode is immutable or append-only.
 GPU4FS_FN inline Status check_changeable(const CommandState& c, const fs::InodeRef& ref) {
   return has_flags(c, ref, format::inode_flags_of_administrators) ? Status::permission : Status::ok;
 }
 
-// permission when a name in directory `dir` may not go because of flags of the directory or of `child`.
+// Returns permission if flags of directory `dir` or of `child` forbid the removal of a name in `dir`.
 GPU4FS_FN inline Status check_removable(const CommandState& c, const fs::InodeRef& dir, const fs::InodeRef& child) {
   return has_flags(c, dir, format::inode_flag_append_only) ? Status::permission : check_changeable(c, child);
 }
 
-// access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them
-// all. permission for writing to what is immutable.
+// Returns access if the command's owner lacks a right in `wanted` (fs::may_*), and permission for a write to an
+// immutable inode. Trusted sessions have all rights.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                 u32 wanted) {
@@ -46,7 +47,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, Command
   if (wanted == 0 || session_is_trusted(engine, c)) return Status::ok;
   const fs::Credentials who = credentials_of(engine, c);
   const format::Inode& inode = *ref.inode;
-  // Access control lists can only take rights away or give them within the mode's group bits.
+  // Access control lists can only deny rights, or grant them within the mode's group bits.
   if (who.uid != 0 && who.uid != inode.uid && (inode.mode & 070) != 0) {
     const fs::AttributeName name = fs::acl_access_name();
     fs::FoundAttribute found{};

@@ -1,4 +1,4 @@
-// The access time of what a command has read, as a mount's option says and the inode's own flag.
+// Access times of inodes that a command has read, according to the mount's option and the inode's own flag.
 #pragma once
 
 #include "engine/handlers/access_check.hpp"
@@ -7,7 +7,7 @@
 
 namespace gpu4fs::engine {
 
-// Whether a read at `now` changes the access time, which is `access`. The rules of relatime are those of mount(8).
+// Whether a read at `now` changes the access time `access`. The rules of relatime are those of mount(8).
 GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode, u64 access, u64 now) {
   if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
   if (fs.access_time_mode == fs::AccessTimeMode::directories_never && fs::is_directory(inode.mode)) return false;
@@ -18,8 +18,8 @@ GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format:
          format::time_seconds(now) - format::time_seconds(access) >= day_seconds;
 }
 
-// The end of a handler that has read `ref`: sets the access time if it is due. Only Status::parked is an error; a time
-// that cannot be kept, for lack of space for example, stays as it is.
+// The end of a handler that has read `ref`: sets the access time if it is due. Only Status::parked is an error. If the
+// time cannot be set, for example for lack of space, it stays unchanged.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const u64 now = c.operation.now;

@@ -1,8 +1,7 @@
-// Handlers of extended attributes, access control lists included.
+// Handlers of extended attributes, including access control lists.
 //
-// Names live in the namespaces user., trusted., security. and system.posix_acl_{access,default}.
-// For trusted sessions the kernel has applied the rules of xattr(7); for others they are applied
-// here.
+// Names are in the namespaces user., trusted., security. and system.posix_acl_{access,default}. For trusted sessions
+// the kernel has applied the rules of xattr(7). For others the engine applies them here.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -43,14 +42,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_name(Group g, NameBytes name, A
   return *space == AttributeSpace::unknown ? Status::not_supported : Status::ok;
 }
 
-// Leader. What the server keeps of its jobs stands at the root, whatever flags that has: the names that are its own,
-// for sessions that clients do not have.
+// Leader. The server stores the state of its jobs in attributes of the root, whatever flags the root has. These names
+// are its own, and only its internal sessions may use them.
 GPU4FS_FN inline bool is_kept_by_server(const Engine& engine, const CommandState& c, NameBytes name) {
   return engine.sessions[c.session].internal != 0 && begins_with(name, "trusted.gpu4fs.", 15);
 }
 
-// The rules of xattr(7) for a session that is not trusted. `denied` is what a reader or writer of a
-// hidden attribute gets.
+// The rules of xattr(7) for a session that is not trusted. For a hidden attribute a reader gets no_attribute and a
+// writer permission.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine, CommandState& c,
                                                         const fs::InodeRef& file, AttributeSpace space,
@@ -88,10 +87,10 @@ GPU4FS_FN inline fs::AttributeName as_attribute(NameBytes name) {
   return {name.bytes, name.length, 0};
 }
 
-// What setting an access control list means for the inode.
+// The effect of setting an access control list on the inode.
 struct ListChange {
-  u32 removes;   // nothing is stored
-  u32 new_mode;  // of the inode; its mode where it does not change
+  u32 removes;   // no list is stored
+  u32 new_mode;  // of the inode; its current mode if it does not change
 };
 
 // `length` bytes of the value are in c.buffer. Status: invalid_argument, not_supported, access.
@@ -116,8 +115,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c, cons
   return Status::ok;
 }
 
-// Gate: the record of the command, of which `value` is the new value. Answers the copy of it that the client cannot
-// change.
+// Gate: appends the command's record, with `value` as the new value. Returns the copy of the value that the client
+// cannot change.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& engine, CommandState& c, const u8* value) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
@@ -131,7 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& eng
   return fs::recorded_data(engine.fs, lsn, record, value);
 }
 
-// Gate: the inode's mode and change time after its attributes have changed.
+// Gate: sets the inode's mode and change time after its attributes have changed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c,
                                                       const fs::InodeRef& file, u32 new_mode) {
@@ -145,7 +144,7 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, C
   fs::mark_inode_dirty(g, engine.fs, c.operation, file);
 }
 
-// Room for the record of stamp_attribute_change.
+// Reserves room for the record of record_attribute_change().
 template <class Group>
 GPU4FS_FN Status reserve_attribute_record(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
@@ -153,7 +152,7 @@ GPU4FS_FN Status reserve_attribute_record(Group g, Engine& engine, CommandState&
   return reserve_record(g, engine, c, removes ? 0 : c.command.length);
 }
 
-// Gives the inode the profile that the value in c.buffer names, or takes it away.
+// Sets the inode's profile to the one that the value in c.buffer names, or removes it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                               ProfileAttribute kind) {
@@ -173,7 +172,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandSt
   return Step::complete();
 }
 
-// Takes an attribute away; with `must_exist` no_attribute if there is none.
+// Removes an attribute. With `must_exist` the status is no_attribute if there is none.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                 u32 new_mode, bool must_exist) {
@@ -192,7 +191,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, Command
   return Step::complete();
 }
 
-// Gives an attribute the value in `value`, of the command's length: c.buffer, or, of a great one, session memory.
+// Sets an attribute to `value`, which has the command's length. It is in c.buffer, or in session memory if it is large.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status store_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                  const u8* value, u32 new_mode) {
@@ -236,7 +235,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::exclusive, &file));
   GPU4FS_STEP_TRY(check_writable(engine));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, true));
-  // From here on the value is the copy that the client cannot change any more. Of a great one that is its record.
+  // The following steps use a copy of the value that the client cannot change. The copy of a large value is its record.
   if (!is_great) {
     g.sync();
     copy_bytes(g, c.buffer, data, length);

@@ -1,7 +1,7 @@
 // check: every directory, page by page and name by name (docs/internals/format.md, section 9).
 //
-// A task is a page of the inode file; one directory is one worker's. Names are counted at the inodes that they lead
-// to. Whatever is wrong with a directory is one record: the caller looks at it by itself and says what it is.
+// A task is a page of the inode file. Each directory is checked by one worker. Names are counted at the inodes that
+// they lead to. All errors of a directory make one record: the caller examines the directory and describes them.
 #pragma once
 
 #include "engine/handlers/check_walk.hpp"
@@ -10,7 +10,7 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// The directory a task looks at; equal on all ranks.
+// The directory that a task checks; equal on all ranks.
 struct CheckedDirectory {
   u64 number;
   const format::Inode* inode;
@@ -29,15 +29,15 @@ GPU4FS_FN inline NameSums add_names(const NameSums& a, const NameSums& b) {
   return {a.names + b.names, a.subdirectories + b.subdirectories, a.pages + b.pages, a.problems + b.problems};
 }
 
-// What is above a page says about the hashes in it.
+// The place of a page in the tree, which determines the hashes in it.
 struct PagePlaceInTree {
-  u32 level;  // nodes above
+  u32 level;  // number of nodes above
   u32 first;  // slots of the node above that lead here
   u32 count;
   u64 prefix;
 };
 
-// Address of a page of the directory, 0: it has none that can be read.
+// Address of a page of the directory; 0: it has none that can be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 directory_page_address(Group g, const CheckTask& task, CheckedDirectory& directory,
                                                      u64 index) {
@@ -60,7 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 directory_page_address(Group g, const CheckTask& t
   return level == 0 && fits_content(file, pointer, 0) ? pointer.address() : 0;
 }
 
-// Any rank: counts the name at its inode. False: something is wrong with where it leads.
+// Any rank: counts the name at its inode. False: the inode does not fit the name.
 GPU4FS_FN inline bool count_name(const CheckTask& task, u64 directory, u64 target, u32 type, NameSums& sums) {
   CheckTables& tables = task.engine.check;
   if (target < format::inode_number_first_free || target >= tables.inode_count) return false;
@@ -70,7 +70,7 @@ GPU4FS_FN inline bool count_name(const CheckTask& task, u64 directory, u64 targe
   const u32 before = fetch_add<Order::relaxed, Scope::engine>(&entry.names, 1u);
   if (found != fs::mode_directory >> fs::mode_type_shift) return found == type;
   ++sums.subdirectories;
-  // The directory with the least number counts, whoever comes first.
+  // The directory with the lowest number is stored, in whatever order they come.
   u64 known = load<Order::relaxed, Scope::engine>(&entry.named_in);
   while ((known == 0 || known > directory + 1) &&
          !compare_exchange<Order::relaxed, Scope::engine>(&entry.named_in, known, directory + 1)) {
@@ -97,7 +97,7 @@ GPU4FS_FN inline format::DirectorySlot leaf_slot(const LeafFacts& leaf, u32 inde
   return reinterpret_cast<const format::DirectorySlot*>(leaf.page + format::directory_leaf_slots_offset)[index];
 }
 
-// Any rank: one name of a leaf. Bytes of the heap that it takes.
+// Any rank: checks one name of a leaf. Returns the bytes of the heap that it occupies.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 check_name(const CheckTask& task, u64 directory, const LeafFacts& leaf, u32 index,
                                                 NameSums& sums) {
   const format::DirectorySlot slot = leaf_slot(leaf, index);
@@ -157,7 +157,7 @@ GPU4FS_FN inline bool node_is_sound(const u8* page, const PagePlaceInTree& place
          fs::node_header_is_sound(page, place.level, place.prefix);
 }
 
-// True: a node, which now stands in the buffer of its level.
+// Returns true for a node, which is then in the buffer of its level.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool enter_page(Group g, const CheckTask& task, CheckedDirectory& directory, u64 index,
                                           const PagePlaceInTree& place, NameSums& sums) {
@@ -193,13 +193,13 @@ GPU4FS_FN GPU4FS_NOINLINE bool enter_page(Group g, const CheckTask& task, Checke
   return true;
 }
 
-// Depth first; nodes of the way stand in the task's buffer.
+// Depth first. The nodes on the path are in the task's buffer.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void walk_directory(Group g, const CheckTask& task, CheckedDirectory& directory,
                                               NameSums& sums) {
   u32 position[format::directory_level_max];
   u64 prefix[format::directory_level_max];
-  u32 depth = 0;  // nodes on the way
+  u32 depth = 0;  // nodes on the path
   if (!enter_page(g, task, directory, 0, {0, 0, 0, 0}, sums)) return;
   position[0] = 0;
   prefix[0] = 0;
@@ -253,7 +253,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_names_page(Group g, const CheckTask& task, 
   const u64 first = page.index * format::inodes_per_page;
   GPU4FS_CHECK_LE(first + format::inodes_per_page, task.engine.check.inode_count);
   u8* const bytes = task.buffer.pages[check_inode_buffer];
-  if (raid::read_page(g, task.engine.fs.space, page.address, bytes) != Status::ok) return;  // reported by the walk
+  if (raid::read_page(g, task.engine.fs.space, page.address, bytes) != Status::ok) return;  // the walk has reported it
   const auto* inodes = reinterpret_cast<const format::Inode*>(bytes);
   for (u32 i = 0; i < format::inodes_per_page; ++i) {
     if ((inodes[i].mode & fs::mode_type_mask) != fs::mode_directory || is_hidden_inode(first + i)) continue;

@@ -10,8 +10,8 @@ namespace detail {
 
 using wire::CheckPhase;
 
-inline constexpr u64 check_task_pages = raid::verify_page_max;  // of verify
-inline constexpr u64 check_leak_words = 64;                     // of leaks, in a task
+inline constexpr u64 check_task_pages = raid::verify_page_max;  // of phase verify
+inline constexpr u64 check_leak_words = 64;                     // of phase leaks, in a task
 inline constexpr u64 check_table_inodes = 1024;
 
 GPU4FS_FN inline wire::CheckCounts& check_counts(CommandState& c) {
@@ -26,7 +26,7 @@ GPU4FS_FN constexpr bool takes_chunk(CheckPhase phase) {
   return phase == CheckPhase::load || phase == CheckPhase::verify || phase == CheckPhase::leaks;
 }
 
-// What the phase writes: the counts and records, or words.
+// The size of the phase's output: counts and records, or words.
 GPU4FS_FN inline u64 check_output_bytes(const wire::Command& command, CheckPhase phase) {
   if (phase == CheckPhase::leaks) return divide_up(command.aux, u64{64}) * sizeof(u64);
   if (phase == CheckPhase::table) return command.aux * sizeof(wire::CheckInode);
@@ -68,8 +68,8 @@ GPU4FS_FN inline u64 check_task_count(const wire::Command& command) {
   }
 }
 
-// Collective. Regions without an allocated page are out of reach, unless `all` are in it: then reading is refused
-// there, as in a chunk that is.
+// Collective. Regions without an allocated page are marked as unreachable, unless `all` is set. Reads there are
+// refused, like reads of an unreachable chunk.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& chunk, bool all) {
   using namespace fs::detail;
@@ -91,8 +91,9 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& c
   on_leader(g, [&] { chunk.unbacked_pages = marked * space::region_pages; });
 }
 
-// The chunk's bitmaps are those of a check, and with check_mask_reach its pages can be reached and its descriptors are
-// in memory. A chunk out of reach costs none of its memory; who follows a pointer into it is told chunk_not_mapped.
+// Loads the bitmaps of a check into the chunk. With check_mask_reach the chunk's pages also become reachable and its
+// descriptors are loaded. An unreachable chunk occupies none of its memory. A read through a pointer into it ends with
+// chunk_not_mapped.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_LT(c.command.inode, raid::chunk_count_of(engine.fs.space));
@@ -154,7 +155,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
   on_leader(g, [&] { put_check_buffer(engine.check, buffer); });
 }
 
-// Pages that cannot be read at all count as damaged: whoever words it reads them again.
+// Pages that cannot be read at all count as damaged. The caller reads them again to describe the damage.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, CommandState& c, u32 index,
                                                  const CheckSink& sink) {
@@ -208,9 +209,9 @@ GPU4FS_FN GPU4FS_NOINLINE void check_leaks_task(Group g, Engine& engine, Command
 
 }  // namespace detail
 
-// Internal, on an engine that was built for a check (CheckTables). Fields: wire::CheckPhase. Result: of leaks the
-// pages found, else 0. Status: not_supported, invalid_argument, out_of_range, bad_address, and of load
-// chunk_not_mapped and what becomes of it, device_failed, medium_error.
+// Internal, in an engine that was built for a check (CheckTables). Fields: wire::CheckPhase. Result: the number of
+// pages found for phase leaks, else 0. Status: not_supported, invalid_argument, out_of_range, bad_address. Phase load
+// also: chunk_not_mapped and the errors of mapping the chunk, device_failed, medium_error.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_check(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(detail::check_arguments(engine, c.command));

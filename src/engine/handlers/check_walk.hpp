@@ -1,8 +1,8 @@
 // check: the walk over inodes, their maps and attributes, and the search for the owners of damaged pages.
 //
-// A task is a page of the inode file. The medium is hostile: pages are followed only from the first pointer that
-// leads to them, so the work is bounded by the pool's size. The pool is not in use: nothing changes meanwhile, and
-// pages are read past the table of metadata pages.
+// A task is a page of the inode file. The medium is untrusted. A page is followed only from the first pointer that
+// leads to it, so the work is bounded by the pool's size. The pool is not in use, so nothing changes meanwhile. Pages
+// are read without the table of metadata pages.
 #pragma once
 
 #include "engine/check_tables.hpp"
@@ -21,7 +21,7 @@ using wire::CheckKind;
 inline constexpr u32 check_inode_buffer = 0;  // pages of a CheckBuffer: the inodes,
 inline constexpr u32 check_block_buffer = 1;  // indirect blocks whose slots have level 0, 1 and so on,
 inline constexpr u32 check_leaf_buffer = 7;   // a leaf or a page of attributes,
-inline constexpr u32 check_node_buffer = 8;   // nodes of a directory from the root on
+inline constexpr u32 check_node_buffer = 8;   // nodes of a directory from the root down
 static_assert(check_node_buffer + format::directory_level_max <= check_buffer_pages);
 
 // One task; equal on all ranks.
@@ -32,10 +32,10 @@ struct CheckTask {
   bool finds_owners;
   bool marks_data;
   bool marks_links;    // targets of symbolic links, which have checksums in every pool
-  bool reports_pages;  // off: a page that cannot be used is the caller's problem
+  bool reports_pages;  // off: the caller handles pages that cannot be used
 };
 
-// A rank's part of what one inode has.
+// A rank's part of the sums of one inode.
 struct CheckSums {
   u64 pages;  // claimed by this inode alone
   u64 reached;
@@ -53,7 +53,7 @@ struct CheckedInode {
   u32 type;
   bool is_metadata;
 
-  // Content is read as metadata pages are: one written page a block.
+  // Content is read like metadata pages: one written page in each block.
   GPU4FS_FN bool has_single_pages() const { return is_metadata || type == fs::mode_symlink; }
 };
 
@@ -70,10 +70,10 @@ GPU4FS_FN constexpr bool is_hidden_inode(u64 number) {
 
 struct PageLook {
   bool usable;
-  bool odd;  // also of a usable one: it is younger than the pool's state
+  bool odd;  // a usable page may be odd too: it is newer than the pool's state
 };
 
-// Reads a metadata page; what is odd is reported as `record`.
+// Reads a metadata page. An odd page is reported as `record`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, const wire::CheckRecord& record,
                                                 u64 address, u8* to) {
@@ -99,7 +99,7 @@ GPU4FS_FN bool read_checked(Group g, const CheckTask& task, const wire::CheckRec
   return look_at_page(g, task, record, address, to).usable;
 }
 
-// Any rank. True: `count` pages from `address` are this inode's alone so far.
+// Any rank. True: no inode has claimed the `count` pages from `address` before.
 GPU4FS_FN GPU4FS_NOINLINE inline bool claim_checked(const CheckTask& task, u64 number, u64 address, u64 count,
                                                     CheckSums& sums) {
   raid::LogicalSpace& space = task.engine.fs.space;
@@ -124,7 +124,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool claim_checked(const CheckTask& task, u64 n
   return claimed.before == 0;
 }
 
-// Any rank: those of the pages that did not match have this owner.
+// Any rank: reports this inode as the owner of those pages that did not match.
 GPU4FS_FN inline void emit_damaged(const CheckTask& task, u64 number, u64 address, u64 count, u64 file_page) {
   raid::PageLocation location{};
   GPU4FS_CHECK_OK(raid::find_page(task.engine.fs.space, address, &location));
@@ -168,7 +168,7 @@ GPU4FS_FN inline bool fits_content(const CheckedInode& file, BlockPointer pointe
   return static_cast<u32>(pointer.size()) == level + 1;
 }
 
-// The slots of one block, or of an inode.
+// The slots of one block or of an inode.
 struct SlotArray {
   const BlockPointer* slots;
   u32 count;
@@ -176,7 +176,7 @@ struct SlotArray {
   u64 first;  // index of slot 0 among those of the level
 };
 
-// Content is claimed. True if indirect blocks hang below.
+// Claims content. Returns true if the slots lead to indirect blocks.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const CheckedInode& file, SlotArray array,
                                            CheckSums& sums) {
@@ -196,12 +196,12 @@ GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const
   return g.any(has_blocks);
 }
 
-// Depth first; indirect blocks of the way stand in the task's buffer.
+// Depth first. The indirect blocks on the path are in the task's buffer.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const CheckedInode& file, CheckSums& sums) {
   const u32 height = file.inode->height;
   GPU4FS_CHECK_LE(height, fs::map_height_max);
-  u32 position[fs::map_height_max + 1];  // next slot to look at, by level
+  u32 position[fs::map_height_max + 1];  // next slot to visit, by level
   u64 first[fs::map_height_max + 1];     // index of slot 0
   u32 level = height;
   first[level] = 0;
@@ -242,7 +242,7 @@ GPU4FS_FN inline u8* attribute_buffer(const CheckTask& task, u32 level) {
   return task.buffer.pages[level == 0 ? check_leaf_buffer : check_block_buffer + level - 1];
 }
 
-// Claims a page of attributes and reads it to the buffer of its level. True: its content can be used.
+// Claims a page of attributes and reads it into the buffer of its level. True: its content can be used.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool enter_attribute_page(Group g, const CheckTask& task, const CheckedInode& file,
                                                     BlockPointer pointer, u32 level, CheckSums& sums) {
@@ -257,13 +257,13 @@ GPU4FS_FN GPU4FS_NOINLINE bool enter_attribute_page(Group g, const CheckTask& ta
   const bool follows = on_leader(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
   if (g.leader()) {
     sums.reached += claimed.reached;
-    ++sums.pages;  // counted by the inode whether it is its own or not
+    ++sums.pages;  // counted by this inode even if another one has claimed it
   }
   return follows && read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address,
                                  attribute_buffer(task, level));
 }
 
-// The pages below a map page of attributes that stands in the buffer of its level.
+// Checks the pages below a map page of attributes that is in the buffer of its level.
 template <u32 level, class Group>
 GPU4FS_FN GPU4FS_NOINLINE void check_attribute_block(Group g, const CheckTask& task, const CheckedInode& file,
                                                      CheckSums& sums) {
@@ -325,7 +325,7 @@ GPU4FS_FN inline bool size_fits_content(const CheckedInode& file, const CheckSum
   return good;
 }
 
-// Leader: what other phases and the caller want to know of the inode.
+// Leader: stores the fields of the inode that other phases and the caller need.
 GPU4FS_FN inline void enter_inode(const CheckTask& task, const CheckedInode& file, const CheckSums& sums) {
   CheckTables& tables = task.engine.check;
   GPU4FS_CHECK_LT(file.number, tables.inode_count);
@@ -346,7 +346,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void check_inode(Group g, const CheckTask& task, const CheckedInode& file) {
   CheckSums sums{};
   const format::Inode& inode = *file.inode;
-  const bool is_file = !is_hidden_inode(file.number);  // the caller looks at the pool's own files itself
+  const bool is_file = !is_hidden_inode(file.number);  // the caller checks the pool's own files itself
   if (!is_file) {
     if (g.leader() && !task.finds_owners) enter_inode(task, file, sums);
     return;
