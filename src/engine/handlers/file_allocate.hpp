@@ -1,14 +1,15 @@
 // fallocate: allocate (unwritten blocks), punch a hole, zero a range; with and without FALLOC_FL_KEEP_SIZE.
 //
-// What fits one commit is one, with one record. More is a series of smaller operations, a commit each: a hole grows
-// from the end of its range backwards; blocks are allocated, or replaced by unwritten ones, from the beginning on. The
-// last of the series changes the file's size. What is left to do is in command.offset and command.length.
+// A command that fits into one commit makes one commit with one record. A larger one is a series of smaller operations
+// with a commit each. A hole grows from the end of its range backwards. Blocks are allocated, or replaced by unwritten
+// ones, from the beginning of the range. The last operation of the series changes the file's size. command.offset and
+// command.length hold the remaining range.
 //
-// Zeroing a range needs pages for the new blocks while the old ones are still the file's. Where there are none, the
-// range becomes a hole first, in commits of its own, and gets its blocks when the pages are free.
+// To zero a range, the new blocks need pages while the file still has the old ones. If there are not enough, the range
+// first becomes a hole, in commits of its own. It gets its blocks when the pages are free.
 //
-// Before the first commit that is smaller than it could be for want of pages, the command looks whether all of them can
-// be had. So one that can only end with ENOSPC changes nothing, unless others take the pages meanwhile.
+// Before the first commit that is shortened by a lack of pages, the command tests whether it can get all pages that it
+// needs. So a command that can only end with ENOSPC changes nothing, unless other commands take the pages meanwhile.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -18,17 +19,17 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// One commit.
+// The plan of one commit.
 struct AllocateRound {
   u64 begin;  // bytes
   u64 end;
-  u64 first;  // pages that hold these bytes
+  u64 first;  // pages that contain these bytes
   u64 page_end;
-  u32 is_part;      // others follow, and change the size
-  u32 is_short;     // a part for want of pages
+  u32 is_part;      // other operations follow, and the last one changes the size
+  u32 is_short;     // a part because pages are lacking
   u32 fresh_first;  // c.extents[fresh_first, + fresh_count): unwritten blocks
   u32 fresh_count;
-  ZeroPlan head;  // pages of which only a part is in the range
+  ZeroPlan head;  // pages that are only partly in the range
   ZeroPlan tail;
   fs::MapCost cost;
   fs::FoundAttribute capability;
@@ -38,8 +39,8 @@ GPU4FS_FN inline bool zeroes(const CommandState& c) {
   return (c.command.mode & fallocate_zero_range) != 0;
 }
 // Bits of CommandState::progress.
-inline constexpr u64 allocate_made_room = 1;  // the range is a hole
-inline constexpr u64 allocate_saw_room = 2;   // there were enough pages for all of it
+inline constexpr u64 allocate_made_room = 1;  // the range has become a hole
+inline constexpr u64 allocate_saw_room = 2;   // there were enough pages for the whole range
 GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) {
   return (c.progress & bit) != 0;
 }
@@ -48,7 +49,7 @@ GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
                           c.operation.replay->opcode == format::LogOpcode::allocate);
 }
 
-// Gate: size, mode and times. Of a part only what follows from zeros.
+// Gate: sets size, mode and times. A part only makes the changes that its zeros require.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                u64 end, bool is_part) {
@@ -110,8 +111,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_inline(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// One commit of making bytes [begin, end) zeros and whole pages of them a hole, from the end backwards; stays in the
-// gate. *end becomes the end of what is still to be done; `begin`: nothing.
+// One commit that zeroes bytes [begin, end) and makes their whole pages a hole, from the end backwards. It stays in the
+// gate. *end becomes the end of the remaining range; `begin`: nothing remains.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64* end) {
@@ -161,7 +162,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState
   return Status::ok;
 }
 
-// With any status but ok the command owns no pages: after a park the pages at the ends are prepared anew.
+// With any status but ok the command owns no pages: after a park the pages at the ends are prepared again.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status punch_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                             u64 begin, u64* end) {
@@ -170,7 +171,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status punch_once(Group g, Engine& engine, CommandStat
   return status;
 }
 
-// range->first becomes the first page that is a hole, or range->end.
+// Sets range->first to the first page that is a hole, or to range->end.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                            fs::PageRange* range) {
@@ -184,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState
   return Status::ok;
 }
 
-// What of the run at `page` gets new blocks; 0: nothing, and *passed pages of it stay.
+// The number of pages of the run at `page` that get new blocks. 0: none, and *passed pages of the run stay.
 GPU4FS_FN inline u64 pages_to_replace(const CommandState& c, const AllocateRound& round, const fs::MapRun& run,
                                       u64 page, u64* passed) {
   GPU4FS_CHECK_GT(run.page_count, 0u);
@@ -198,7 +199,7 @@ GPU4FS_FN inline u64 pages_to_replace(const CommandState& c, const AllocateRound
   return 0;
 }
 
-// Allocates what the round needs, as far as space and extents go: it may end earlier than was wanted.
+// Allocates the round's pages as far as space and extents allow. The round may end earlier than requested.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  AllocateRound& round) {
@@ -213,7 +214,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
       page += passed;
       continue;
     }
-    // One is left for the page at the end.
+    // One extent is reserved for the page at the end.
     constexpr u32 extent_max = command_extent_capacity - 1;
     if (on_leader(g, [&] { return c.extent_count; }) == extent_max) break;
     const Allocated allocated = allocate_extents(
@@ -235,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// Replay: the extents of the record are the round's. The log is hostile.
+// Replay: takes the extents of the record for the round. The log is untrusted.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandState& c, AllocateRound& round) {
   GPU4FS_CHECK(is_replay(c));
@@ -261,7 +262,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandSt
   });
 }
 
-// The page at the end of the range, if the round reaches it.
+// Plans the page at the end of the range, if the round reaches it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_tail(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                            AllocateRound& round) {
@@ -291,7 +292,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_allocation(Group g, Engine& engine, Comman
   if (!zeroes(c) && !replays) {
     fs::PageRange holes{round.first, stop};
     GPU4FS_TRY(find_hole(g, engine, c, ref, &holes));
-    // A round has some range, though it may need nothing.
+    // A round has a non-empty range, even if it needs no pages.
     const u64 hole = minimum(holes.first, stop - 1);
     if (hole > round.first) round.begin = hole * page_size;
     round.first = hole;
@@ -314,14 +315,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_allocation(Group g, Engine& engine, Comman
   return zeroes(c) ? plan_tail(g, engine, c, ref, round) : Status::ok;
 }
 
-// One commit of allocating and zeroing; stays in the gate.
+// One commit that allocates and zeroes. It stays in the gate.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                               AllocateRound& round) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
-  // What has made room gives back as many pages as it takes, one checkpoint later.
+  // A command that has made room frees as many pages as it takes, one checkpoint later.
   on_leader(g, [&] {
     const auto use = has_seen(c, allocate_made_room) ? space::EmergencyUse::half : space::EmergencyUse::none;
     c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : use;
@@ -358,7 +359,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_once(Group g, Engine& engine, CommandS
   return status;
 }
 
-// Part of the command is done: [begin, end) is left, for the next step.
+// A part of the command is done. [begin, end) remains for the next step.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandState& c, u64 begin, u64 end) {
   GPU4FS_CHECK_LT(begin, end);
@@ -370,8 +371,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandStat
   return end_round(g, engine, c);
 }
 
-// Ends with no_space if the holes of the range need more pages than there will be. What is not a hole is unwritten
-// already, or gives back the pages that it takes, save those at the ends, which go on to hold data.
+// Ends with no_space if the holes of the range need more pages than will be available. Other pages are already
+// unwritten, or free as many pages as they take. The exception is the pages at the ends, which still hold data.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                u64 begin, u64 end) {
@@ -401,8 +402,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandS
   });
 }
 
-// There are no pages to zero the range with: it becomes a hole, once a command. A checkpoint frees its pages, which
-// the next attempt to allocate waits for.
+// There are not enough pages to zero the range, so the range becomes a hole, once in each command. A checkpoint frees
+// its pages. The next attempt to allocate waits for this checkpoint.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status make_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64 end) {
@@ -452,7 +453,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
 
 }  // namespace detail
 
-// mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failure may leave a part done: see above.
+// mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failed command may have done a part, see above.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandState& c) {
   if (!is_known_allocation(c.command.mode)) return Step::end(Status::not_supported);
@@ -462,7 +463,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandSt
   if (!fits) return Step::end(Status::file_too_large);
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
-  // What is there stays: an append-only file may get pages, and may get longer.
+  // Existing content stays: an append-only file may get pages and may become longer.
   const bool only_adds = (c.command.mode & ~fallocate_keep_size) == 0;
   if (status == Status::ok && !only_adds) status = check_changeable(c, ref);
   if (status == Status::ok) status = detail::run_allocate(g, engine, c, ref);

@@ -1,9 +1,9 @@
-// What the handlers of file data share: locking, the pages of one round of a transfer, stamps.
+// Common functions of the handlers of file data: locking, the pages of one round of a transfer, time stamps.
 //
-// A transfer runs in rounds of at most round_pages() pages and `command_extent_capacity` extents:
-// prepare (allocate, or find what to read), transfer (in the step, or fanned out into tasks), commit. The
-// round's pages are numbered from 0; c.extents holds its runs in order. While a command owns pages that no
-// map names yet, c.extent_count counts their extents (owned_extents.hpp).
+// A transfer runs in rounds of at most round_pages() pages and `command_extent_capacity` extents. The steps of a round
+// are prepare (allocate pages, or find the pages to read), transfer (in the step, or fanned out into tasks) and commit.
+// The round's pages are numbered from 0, and c.extents holds its runs in order. While a command owns pages that are in
+// no map yet, c.extent_count counts their extents (owned_extents.hpp).
 #pragma once
 
 #include "base/mutant.hpp"
@@ -26,15 +26,15 @@ inline constexpr u32 task_pages_min = 4;
 
 namespace detail {
 
-// Pages of one round, so that the map pages it may add are a small part of the page table.
+// Limit of the pages of one round. The map pages that a round may add are thereby a small part of the page table.
 GPU4FS_FN inline u32 round_page_limit(const Engine& engine) {
   const fs::PageTable& table = engine.fs.pages;
   const u32 map_pages = maximum(minimum(table.frame_count, table.staging_count) / 8, 1u);
   return minimum(map_pages, round_pages_max / format::slots_per_block) * format::slots_per_block;
 }
 
-// Pages of the round that begins at file page `first`, of `wanted` that are left. A round may hold one whole block
-// of 1 GiB, and those before end where such a block can begin.
+// Pages of the round that begins at file page `first`, with `wanted` pages remaining. A round may contain one whole
+// block of 1 GiB. Earlier rounds end where such a block can begin.
 GPU4FS_FN inline u32 round_pages(const Engine& engine, u64 first, u64 wanted) {
   const fs::PageTable& table = engine.fs.pages;
   const u64 limit = round_page_limit(engine);
@@ -53,12 +53,12 @@ GPU4FS_FN inline u32 map_pages_per_round(const Engine& engine) {
   return minimum(maximum(share, 4u), map_pages_per_round_max);
 }
 
-// How the pages of a transfer are dealt to tasks: first large ones, then, for the workers to end together, small
-// ones. All workers get some several times.
+// The division of a transfer's pages into tasks. Large tasks come first. Small ones follow, so the workers end at about
+// the same time. There are several of each for every worker.
 struct TaskSplit {
   u32 large_pages;  // pages of each of the first large_count tasks
   u32 large_count;
-  u32 small_pages;  // of each of the others, the last one's may be fewer
+  u32 small_pages;  // of each of the others; the last one may have fewer
   u32 small_count;
 };
 GPU4FS_FN inline TaskSplit split_into_tasks(const Engine& engine, u32 page_count) {
@@ -101,7 +101,7 @@ GPU4FS_FN void go_to_stage(Group g, CommandState& c, u32 stage) {
   on_leader(g, [&] { c.stage = stage; });
 }
 
-// Finds and locks any inode that a client may name. Status: stale (no such inode), parked, as get_page.
+// Finds and locks any inode that a client may name. Status: stale (no such inode), parked, or those of get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_any(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
                                           fs::InodeRef* ref) {
@@ -115,19 +115,19 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_any(Group g, Engine& engine, CommandState&
   return ref->inode->mode == 0 ? Status::stale : Status::ok;
 }
 
-// Leader: a caller in the inode's group, be it by a supplementary one, goes on under that group, which is then in the
-// command's records: carrying them out again takes the same set-id bits.
+// Leader: if the caller is in the inode's group, even by a supplementary group, the command continues under that group.
+// The command's records contain this group, so a replay clears the same set-id bits.
 GPU4FS_FN inline void join_group_of(const Engine& engine, CommandState& c, const format::Inode& inode) {
   if (c.command.uid != 0 && caller_in_group(engine, c, inode.gid)) c.command.gid = inode.gid;
 }
 
-// What a command does with a file.
+// How a command uses a file.
 struct FileUse {
   LockMode lock;
-  u32 access;  // fs::may_read ..., which the caller has to have
+  u32 access;  // fs::may_read ..., the rights that the caller needs
 };
 
-// The same for a regular file that the caller may use so.
+// Like lock_any(), for a regular file that the caller may use in this way.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, FileUse use,
                                            fs::InodeRef* ref) {
@@ -141,8 +141,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState
   return Status::ok;
 }
 
-// Index of the extent that holds page `page` of the round; the round's are c.extents[base, base + count), page is below
-// their sum.
+// Index of the extent that contains page `page` of the round. The round's extents are c.extents[base, base + count),
+// and page is less than the sum of their pages.
 GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 base, u32 count, u32 page) {
   GPU4FS_CHECK_GT(count, 0u);
   GPU4FS_CHECK_LE(base + count, command_extent_capacity);
@@ -169,9 +169,10 @@ GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
   return extent.address + u64{page - extent.first_page()} * page_size;
 }
 
-// Page `page` of the round, whose extents are the first `count`, or, if it is inside a stripe of a chunk with parities,
-// the first one behind that stripe or its extent. Stripes larger than a few tasks are worth the parallelism of being
-// shared. The answer is the same for all tasks of a transfer, whatever happens to devices meanwhile.
+// Rounds page `page` of the round up to a stripe boundary. The round's extents are the first `count`. Inside a stripe
+// of a chunk with parities the result is the first page after that stripe or its extent, else `page` itself. A stripe
+// larger than a few tasks is shared by tasks, because the parallelism is worth it. The result is the same for all tasks
+// of a transfer, even if a device is lost meanwhile.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_boundary(const Engine& engine, const CommandState& c, u32 count,
                                                      u32 page_count, u32 page) {
   if (page == 0 || page == page_count) return page;
@@ -189,8 +190,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_boundary(const Engine& engine, const
   return page + static_cast<u32>(left);
 }
 
-// A task's pages of the round. Tasks do not share a stripe: the parities of its rows would be updated, and with a
-// device lost its pages read, by each. Leader only.
+// A task's pages of the round. Tasks do not share a stripe: otherwise each of them would update the parities of its
+// rows, and, with a lost device, read its pages. Leader only.
 GPU4FS_FN inline TaskPages rows_of_task(const Engine& engine, const CommandState& c, u32 count, u32 page_count,
                                         u32 task) {
   const TaskPages pages = pages_of_task(engine, page_count, task);
@@ -203,7 +204,7 @@ struct Allocated {
   u32 page_count;
 };
 
-// How many pages to ask for next, so that aligned spans of 1 GiB and 2 MiB in the file get aligned runs.
+// Allocates the next run. Its size is chosen so that aligned spans of 1 GiB and 2 MiB in the file get aligned runs.
 template <class Group>
 GPU4FS_FN raid::Extent allocate_next(Group g, fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
   GPU4FS_CHECK_GT(wanted, u64{0});
@@ -223,7 +224,7 @@ GPU4FS_FN raid::Extent allocate_next(Group g, fs::FileSystem& fs, fs::Operation&
   return space::allocate_run(g, fs, op, wanted, 1);
 }
 
-// Leader: reserves pages of the file's profile for a round, `wanted` or what there is. no_space: none.
+// Leader: reserves `wanted` pages of the file's profile for a round, or as many as there are. no_space: none.
 GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                          u32 wanted, bool is_named) {
   fs::Operation& op = c.operation;
@@ -240,17 +241,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, Command
   return {status, status == Status::ok ? reserved : 0};
 }
 
-// Pages that a round wants for a file.
+// Pages that a round needs for a file.
 struct PagesWanted {
-  u64 file_page;   // the first in the file
-  u32 round_page;  // the first in the round
+  u64 file_page;   // first page in the file
+  u32 round_page;  // first page in the round
   u32 page_count;
   bool is_named;  // by a record of the log: in chunks with parities no other command gets pages of their stripes
   u32 extent_max = command_extent_capacity;  // of c.extents
 };
 
-// Allocates pages of the file's profile and appends them to c.extents. Fewer than wanted when the space or the extents
-// run out; no_space: none.
+// Allocates pages of the file's profile and appends them to c.extents. There are fewer than wanted if space or extents
+// run out. no_space: none.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                      PagesWanted pages) {
@@ -274,7 +275,7 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, Co
   return {Status::ok, done};
 }
 
-// Pages that were allocated and will not be committed go back; the command begins again at stage 0.
+// Frees pages that were allocated and will not be committed. The command restarts at stage 0.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void abandon_extents(Group g, Engine& engine, CommandState& c) {
   on_leader(g, [&] {
@@ -283,20 +284,20 @@ GPU4FS_FN GPU4FS_NOINLINE void abandon_extents(Group g, Engine& engine, CommandS
   });
 }
 
-// True for the answers after which the step comes again and finds its extents.
+// True for a status after which the step is restarted and finds its extents.
 GPU4FS_FN constexpr bool keeps_extents(Status status) {
   return status == Status::parked || status == Status::again;
 }
 
-// Leaves the step with a status that is not ok, owning nothing unless the step comes again.
+// Leaves the step with a status other than ok. The command then owns nothing, unless the step is restarted.
 template <class Group>
 GPU4FS_FN Step leave_with(Group g, Engine& engine, CommandState& c, Status status) {
   if (!keeps_extents(status)) abandon_extents(g, engine, c);
   return Step::end(status);
 }
 
-// Between two commits of a command that makes many: the step ends, so that evictions and checkpoints get their
-// turn, and the deadline is looked at. Locks stay held; what was committed stays. again, or deadline_exceeded.
+// Called between two commits of a command with many commits. The step ends to let evictions and checkpoints run, and
+// the deadline is checked. Locks stay held and commits stay. Status: again or deadline_exceeded.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
@@ -307,11 +308,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState
   });
 }
 
-// What a round's pages become.
+// How a round's pages are committed.
 struct RoundCommit {
   u64 first_page;  // of the round in the file
   fs::MapKind kind;
-  bool logged;  // a record names them
+  bool logged;  // a record names the pages
 };
 
 // Gate: the round's extents become pages of the file.
@@ -337,7 +338,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
   on_leader(g, [&] { c.extent_count = 0; });
 }
 
-// Gate: the pages of c.extents[index] become pages of the file; they stay in c.extents.
+// Gate: the pages of c.extents[index] become pages of the file. They stay in c.extents.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  u32 index, RoundCommit round) {
@@ -349,20 +350,20 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, Comman
   space::commit_extent(g, engine.fs, extent, round.logged && fs::log_is_on(engine.fs));
 }
 
-// `mode` without the set-group-id bit where the caller's change takes it: always from programs, and from other files if
-// the caller, after join_group_of(), is not in their group.
+// `mode` without the set-group-id bit if the caller's change clears it. It is always cleared for programs. For other
+// files it is cleared if the caller, after join_group_of(), is not in their group.
 GPU4FS_FN inline u32 without_set_gid(const CommandState& c, u32 mode, u32 gid) {
   const bool keeps = (mode & 010) == 0 && (c.command.uid == 0 || c.command.gid == gid);
   return keeps ? mode : mode & ~fs::mode_set_gid;
 }
 
-// Leader, gate: what Linux does to set-id bits when someone else than the superuser changes content.
+// Leader, gate: changes set-id bits like Linux when a user other than the superuser changes content.
 GPU4FS_FN inline void drop_set_id(const CommandState& c, format::Inode& inode) {
   if (GPU4FS_MUTANT(set_id_kept_by_writes, c.command.uid == 0, true)) return;
   fs::set_mode(inode, without_set_gid(c, inode.mode & ~fs::mode_set_uid, inode.gid));
 }
 
-// Leader, gate: content changed.
+// Leader, gate: sets times and mode after a change of content.
 GPU4FS_FN inline void stamp_change(const CommandState& c, format::Inode& inode) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   store<Order::relaxed, Scope::engine>(&inode.modification_time, c.operation.now);
@@ -370,15 +371,15 @@ GPU4FS_FN inline void stamp_change(const CommandState& c, format::Inode& inode) 
   drop_set_id(c, inode);
 }
 
-// Leader: the map of a file that lives in the inode becomes an empty one.
+// Leader: replaces the content of an inline file by an empty map.
 GPU4FS_FN inline void clear_inline(format::Inode& inode) {
   __builtin_memset(inode.inline_data(), 0, format::inode_inline_capacity);
   inode.flags &= ~format::inode_flag_inline;
   inode.height = 0;
 }
 
-// The page of a regular file: its logical address if it holds data, no_address if it reads as zeros.
-// Also makes sure that it can be read (chunk_not_mapped).
+// The page of a regular file: its logical address if it holds data, no_address if it reads as zeros. Also checks that
+// the page can be read (chunk_not_mapped).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                               u64 file_page, u64* address) {
@@ -390,8 +391,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandSt
   return on_leader(g, [&] { return space::check_accessible(engine.fs, c.operation, run.address); });
 }
 
-// The front end leaves it to the engine to take file capabilities away when content or owner change. Prepare:
-// entry_offset of what is found is 0 if the file has none.
+// The front end leaves the removal of file capabilities to the engine when content or owner change. Prepare: if the
+// file has no capability, the entry_offset of `found` is 0.
 GPU4FS_FN inline fs::AttributeName capability_name() {
   return {reinterpret_cast<const u8*>("security.capability"), 19, 0};
 }
@@ -403,16 +404,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_capability(Group g, Engine& engine, Comman
   Status status = fs::attribute_find(g, engine.fs, c.operation, ref, capability_name(), found);
   if (status == Status::ok) status = fs::attribute_prepare_remove(g, engine.fs, c.operation, ref, *found);
   if (is_control(status) || status == Status::again) return status;
-  // There is none; a damaged page does not keep data from being written.
+  // The file has none. A damaged page does not prevent a write of data.
   if (status != Status::ok) *found = fs::FoundAttribute::none();
   return Status::ok;
 }
-// Metadata pages that the commit changes for it.
+// Metadata pages that the commit changes for the removal.
 GPU4FS_FN constexpr u32 capability_pages(const fs::FoundAttribute& found) {
   return found.entry_offset != 0 ? fs::attribute_removal_pages : 0;
 }
 
-// Gate, after any other use of the page of attributes. Replaying the commit's record takes it away again.
+// Gate, after any other use of the page of attributes. A replay of the commit's record removes the capability too.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_capability_drop(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       const fs::FoundAttribute& found) {
@@ -420,8 +421,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_capability_drop(Group g, Engine& engine, C
   if (found.entry_offset != 0) fs::attribute_commit_remove(g, engine.fs, c.operation, ref, found);
 }
 
-// The same in a commit of its own, in front of those of a write. For a command that owns no pages yet; a second call
-// finds nothing to do.
+// Removes the capability in a separate commit, before the commits of a write. The command must own no pages yet. A
+// second call has no effect.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
@@ -440,8 +441,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// Moves the content of an inline file into page 0, in a commit of its own. Call it at stage 0 while the
-// file is inline; on parked or again the page waits in c.extents.
+// Moves the content of an inline file into page 0, in a separate commit. Call it at stage 0 while the file is inline.
+// On parked or again the page stays in c.extents.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;

@@ -1,8 +1,9 @@
 // copy_range: copies bytes from one file to another (or within one) through the engine.
 //
-// One round a command: the result may be short, as copy_file_range(2) allows. Where source and destination
-// have the same place in their pages, whole pages go from medium to medium, verified, in tasks; other pages
-// pass through c.buffer in the step. Locks: by inode number, the source shared, the destination exclusive.
+// A command copies one round: the result may be short, as copy_file_range(2) allows. If source and destination have the
+// same offset in their pages, tasks copy whole pages from medium to medium and verify them. Other pages are copied
+// through c.buffer in the step. Inodes are locked in the order of their numbers, the source shared and the destination
+// exclusive.
 #pragma once
 
 #include "engine/handlers/file_common.hpp"
@@ -12,7 +13,7 @@ namespace detail {
 
 enum class CopyStage : u32 { plan = 0, transfer = 1, commit = 2 };
 
-// c.extents holds the destination's new pages in front and the source's runs behind copy_run_base.
+// c.extents holds the destination's new pages first and the source's runs from copy_run_base on.
 inline constexpr u32 copy_run_base = command_extent_capacity / 2;
 inline constexpr u32 copy_shifted_pages_max = 256;
 
@@ -55,7 +56,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_copy(Group g, Engine& engine, CommandState
   return Status::ok;
 }
 
-// What one round can copy; *length 0: nothing is left in the source.
+// The length that one round can copy. *length 0: the end of the source is reached.
 GPU4FS_FN inline Status find_copy_length(const Engine& engine, const CommandState& c, const CopyFiles& files,
                                          u64* length) {
   const u64 source = c.command.offset;
@@ -109,7 +110,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
   return Status::ok;
 }
 
-// Allocates the destination's pages and finds what partial ones hold; shortens the round to what there is.
+// Allocates the destination's pages and finds the old content of partial ones. Shortens the round to the allocated
+// pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   CopyState& state = scratch_of<CopyState>(c);
@@ -135,13 +137,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
   return Status::ok;
 }
 
-// Address of the source page with number `page` of the runs, no_address: zeros.
+// Address of the source page with number `page` in the runs; no_address: zeros.
 GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, u32 page) {
   const u32 run = find_extent(c, copy_run_base, state.run_count, page);
   return c.extents[run].address == raid::no_address ? u64{raid::no_address} : extent_page(c, run, page);
 }
 
-// Source bytes [from, from + length) to the command's buffer; at most a page, any place.
+// Copies source bytes [from, from + length) to the command's buffer: at most a page, from any offset.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                u64 from, u32 length) {
@@ -173,7 +175,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, CommandS
   return Status::ok;
 }
 
-// Whether destination page `page` of the round is made from one whole source page.
+// Whether destination page `page` of the round is a copy of one whole source page.
 GPU4FS_FN constexpr bool is_whole_copy(const CopyState& state, u32 page) {
   const u64 begin = (state.destination / page_size + page) * page_size;
   return copies_whole_pages(state) && begin >= state.destination &&
@@ -212,7 +214,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState
   return with_owner(g, engine, c.command.second_inode, status, old, 1);
 }
 
-// In the step: pages that are no whole copies, and all of them if they are few. *tasks: of the rest.
+// Copies in the step the pages that are no whole copies, or all pages if they are few. *tasks: the tasks for the rest.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs::InodeRef& source,
                                               u32* tasks) {
@@ -228,7 +230,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandSt
       GPU4FS_TRY(copy_whole_page(g, engine, c, state, page));
     } else {
       *tasks = fan_out_pages(engine, state.page_count).task_count;
-      // The pages between the first and the last are whole as well.
+      // The pages between the first and the last one are whole too.
       if (page + 1 < state.page_count) page = maximum(page, state.page_count - 2);
     }
   }
@@ -268,7 +270,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Carries the copy up to its commit. *tasks != 0: fan out, then come back.
+// Runs the copy up to its commit. *tasks != 0: fan out, then call again.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files,
                                               u64 length, u32* tasks) {
@@ -278,7 +280,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandSt
     if (files.destination.inode->is_inline()) GPU4FS_TRY(spill_inline(g, engine, c, files.destination));
     Status status = plan_copy(g, engine, c, files, length);
     if (status == Status::ok) status = copy_in_step(g, engine, c, files.source, tasks);
-    // A restart plans anew, so nothing is kept here, whatever the status.
+    // A restart plans again, so nothing is kept here, whatever the status.
     if (status != Status::ok) {
       abandon_extents(g, engine, c);
       return status;
@@ -295,7 +297,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandSt
 
 }  // namespace detail
 
-// From inode/offset to second_inode/aux. Result: bytes copied, 0 at the end of the source.
+// Copies from inode/offset to second_inode/aux. Result: bytes copied, 0 at the end of the source.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_copy_range(Group g, Engine& engine, CommandState& c) {
   if (engine.fs.read_only != 0) return Step::end(Status::read_only);

@@ -12,8 +12,8 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// What can be stored as data of the pool's profile, in chunks that could still be made too; inodes have their place
-// among the metadata.
+// The amount of data of the pool's profile that can be stored, including chunks that can still be created. Inodes are
+// stored with the metadata.
 GPU4FS_FN inline wire::StatfsRecord statfs_of(const fs::FileSystem& fs) {
   wire::StatfsRecord record{};
   const space::ClassRoom data = space::room_of(fs, fs.space.data_class);
@@ -31,7 +31,7 @@ GPU4FS_FN inline wire::StatfsRecord statfs_of(const fs::FileSystem& fs) {
 
 }  // namespace detail
 
-// StatfsRecord to `output`.
+// Writes a StatfsRecord to `output`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_statfs(Group g, Engine& engine, CommandState& c) {
   wire::StatfsRecord& record = detail::scratch_of<wire::StatfsRecord>(c);

@@ -1,8 +1,8 @@
 // read and seek.
 //
-// read holds the inode's lock shared. Each round looks up to command_extent_capacity runs and moves their pages
-// straight from the medium to the caller's memory, verified; holes and unwritten pages become zeros. The runs
-// stand in c.extents (address no_address: zeros), but belong to the file: c.extent_count stays 0.
+// read holds the inode's lock shared. Each round looks up at most command_extent_capacity runs. Their pages are read
+// directly from the medium into the caller's memory and verified. Holes and unwritten pages are filled with zeros. The
+// runs are in c.extents (address no_address: zeros) but belong to the file, so c.extent_count stays 0.
 #pragma once
 
 #include "engine/handlers/access_time.hpp"
@@ -14,11 +14,11 @@ namespace detail {
 enum class ReadStage : u32 { start = 0, collect = 1, transfer = 2, access_time = 3 };
 
 struct ReadState {
-  u64 begin;  // bytes in the file: what the command reads,
+  u64 begin;  // bytes in the file: the range that the command reads,
   u64 end;
-  u64 position;  // and where the round begins
+  u64 position;  // and the beginning of the round
   u64 round_end;
-  u8* data;  // where byte `begin` goes
+  u8* data;  // destination of byte `begin`
   u32 run_count;
   u32 reserved;
 };
@@ -59,7 +59,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Moves pages [from, to) of the round.
+// Reads pages [from, to) of the round.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const CommandState& c, const ReadState& state,
                                             u32 from, u32 to) {
@@ -126,7 +126,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_read(Group g, Engine& engine, CommandStat
 
 }  // namespace detail
 
-// Result: bytes read, fewer than asked only at the end of the file.
+// Result: bytes read, fewer than requested only at the end of the file.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& c) {
   using detail::ReadStage;
@@ -176,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_read(Group g, Engine& engine, CommandState& 
 
 namespace detail {
 
-inline constexpr u32 seek_data = 3;  // SEEK_DATA and SEEK_HOLE of Linux
+inline constexpr u32 seek_data = 3;  // SEEK_DATA and SEEK_HOLE in Linux
 inline constexpr u32 seek_hole = 4;
 inline constexpr u32 seek_lookups_per_step = 1024;
 
@@ -188,7 +188,8 @@ struct SeekState {
 
 }  // namespace detail
 
-// Result: the offset found; no_such_data beyond the end, and for data behind the last.
+// Result: the offset found. Status: no_such_data for an offset beyond the end, and for a search for data after the last
+// data.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& c) {
   detail::SeekState& state = detail::scratch_of<detail::SeekState>(c);

@@ -1,9 +1,9 @@
-// reclaim and reclaim_orphans: frees inodes that have no name any more.
+// reclaim and reclaim_orphans: free inodes that have no name.
 //
-// An orphan's attributes, if they have map pages, and its content go in commits of bounded size; the last one also
-// removes a sole page of attributes, clears
-// its bit in the orphan bitmap and frees the inode. A crash or a deadline in between leaves a smaller orphan.
-// Each commit is a step of its own, and the inode stays locked from the first to the last.
+// An orphan's content, and its attributes if they have map pages, are removed in commits of bounded size. The last
+// commit also removes a single page of attributes, clears the inode's bit in the orphan bitmap and frees the inode. A
+// crash or a deadline in between leaves a smaller orphan. Each commit is a step of its own, and the inode stays locked
+// from the first to the last one.
 #pragma once
 
 #include "engine/handlers/file_truncate.hpp"
@@ -15,14 +15,14 @@ inline constexpr u32 metadata_pages_per_round = 64;
 inline constexpr u32 orphans_per_step = 16;
 
 struct ReclaimState {
-  u64 next;  // reclaim_orphans: first number not looked at
+  u64 next;  // reclaim_orphans: first number not tested yet
   u64 freed;
   u32 page_count;
   u32 reserved;
-  u64 pages[metadata_pages_per_round];  // level 0 pages of a directory that go in the next commit
+  u64 pages[metadata_pages_per_round];  // level 0 pages of a directory that the next commit removes
 };
 
-// Brings in the last pages of a directory or a long symbolic link, and notes them in the scratch memory.
+// Loads the last pages of a directory or a long symbolic link, and stores their indices in the scratch memory.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                      u32* changed) {
@@ -56,8 +56,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
   return Status::ok;
 }
 
-// Removes the pages of a directory or a long symbolic link. ok: there are none any more. again: a part of them
-// went, and a second call does the rest.
+// Removes the pages of a directory or a long symbolic link. ok: none are left. again: a part of them was removed, and
+// another call removes more.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, CommandState& c,
                                                        const fs::InodeRef& ref) {
@@ -77,12 +77,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, 
   }
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
-  // Fewer than a round's worth: there is nothing behind them.
+  // Fewer pages than a round can hold: no other pages are left.
   return count < metadata_pages_per_round ? Status::ok : end_round(g, engine, c);
 }
 
-// The first map page of attributes over their pages, all of which can go. Status: page_absent, there is none;
-// corrupt_structure.
+// Finds the first map page of attributes above their pages, all of which can be removed. Status: page_absent if there
+// is none, corrupt_structure.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       u64* block) {
@@ -107,8 +107,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
   return sound ? Status::ok : Status::corrupt_structure;
 }
 
-// Removes attributes that have map pages, a map page and what hangs below in each commit. ok: there are none any more.
-// again: a part of them went.
+// Removes attributes that have map pages. Each commit removes a map page and the pages below it. ok: none are left.
+// again: a part of them was removed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine, CommandState& c,
                                                          const fs::InodeRef& ref) {
@@ -128,7 +128,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine
   return end_round(g, engine, c);
 }
 
-// What the last commit touches besides the map.
+// Prepares the changes of the last commit outside the map.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
@@ -159,7 +159,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandSt
   fs::commit_free_inode(g, fs, c.operation, ref);
 }
 
-// Frees an orphan that is exclusively locked. ok: done, inside the gate. again: a part of it.
+// Frees an orphan that is exclusively locked. ok: done, inside the gate. again: a part was freed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
@@ -190,7 +190,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
   return end_round(g, engine, c);
 }
 
-// *orphan: the inode, exclusively locked now, is to be freed.
+// *orphan: the inode, which is then exclusively locked, is to be freed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_orphan(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* ref,
                                              bool* orphan) {
@@ -205,8 +205,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_orphan(Group g, Engine& engine, CommandSta
 
 }  // namespace detail
 
-// Frees the inode if it is an orphan; else nothing happens. Whoever sends it vouches that nobody has it open. Result: 1
-// if it was.
+// Frees the inode if it is an orphan, else does nothing. The sender guarantees that nobody has it open. Result: 1 if it
+// was an orphan.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim(Group g, Engine& engine, CommandState& c) {
   if (engine.fs.read_only != 0) return Step::complete(0);
@@ -218,7 +218,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim(Group g, Engine& engine, CommandStat
   return Step::complete(1);
 }
 
-// Internal, at mount: frees all orphans; those that cannot be read stay for fsck. Result: how many.
+// Internal, at mount: frees all orphans. Those that cannot be read are left to fsck. Result: the number of freed
+// orphans.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
@@ -243,7 +244,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
       if (status != Status::ok || !orphan) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
       if (status == Status::ok && orphan) ++state.freed;
       state.next = number + 1;
-      // A lock that was never taken (no such inode) is not there to be given back.
+      // If there is no such inode, no lock was taken.
       if (c.lock_count != 0) release_all_locks(engine, c);
     });
   }

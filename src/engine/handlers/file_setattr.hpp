@@ -1,5 +1,5 @@
-// setattr: size, mode, owner and times in one commit with one record. Cutting a huge file takes more commits in front
-// of it, which make the file shorter and change nothing else (file_truncate.hpp).
+// setattr: size, mode, owner and times in one commit with one record. To cut a huge file, further commits come before
+// it. They make the file shorter and change nothing else (file_truncate.hpp).
 #pragma once
 
 #include "base/mutant.hpp"
@@ -15,8 +15,8 @@ struct SetAttributeState {
   u32 reserved[3];
 };
 
-// Who may change the flags of an inode, whatever the session. A front end cannot vouch for the right to set those of
-// administrators: not every kernel asks for it.
+// Checks the right to change the flags of an inode, for all sessions. A front end cannot vouch for the right to set the
+// flags of administrators, because not every kernel checks it.
 GPU4FS_FN inline Status check_flags(const CommandState& c, const format::Inode& inode,
                                     const format::AttributeRecord& record) {
   GPU4FS_CHECK_NE(u32{inode.mode}, 0u);
@@ -26,7 +26,8 @@ GPU4FS_FN inline Status check_flags(const CommandState& c, const format::Inode& 
   return changed != 0 && c.command.uid != 0 ? Status::permission : Status::ok;
 }
 
-// What the flags that the inode has forbid: of an append-only one times may become now.
+// Checks the restrictions by the inode's current flags. The times of an append-only inode may be set to the current
+// time.
 GPU4FS_FN inline Status check_by_flags(const CommandState& c, const fs::InodeRef& ref) {
   const u32 mask = c.command.mask & ~u32{format::set_flags};
   const u32 now = format::set_access_time_now | format::set_modification_time_now;
@@ -34,7 +35,7 @@ GPU4FS_FN inline Status check_by_flags(const CommandState& c, const fs::InodeRef
   return mask != 0 && has_flags(c, ref, format::inode_flag_immutable) ? Status::permission : Status::ok;
 }
 
-// Who may do what, for callers whose front end has not checked it: chmod, chown and utimes of POSIX.
+// Access checks for callers whose front end has not made them: chmod, chown and utimes of POSIX.
 template <class Group>
 GPU4FS_FN Status check_set_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                      const format::AttributeRecord& record) {
@@ -122,8 +123,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_set_attribute(Group g, Engine& engine, Co
   return Status::ok;
 }
 
-// Gate: the record has the mode that came out, which depended on the caller's rights. It keeps the size that was asked
-// for, and replaying it gives the file that size.
+// Gate: the record contains the resulting mode, because it depends on the caller's rights. It also contains the
+// requested size, and a replay gives the file this size.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
@@ -131,7 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_attributes(Group g, Engine& engine, Comman
   on_leader(g, [&] { state.record.mode = ref.inode->mode; });
   format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
   record.mask = c.command.mask;
-  // A new owner changes the mode as well.
+  // A new owner changes the mode too.
   if ((record.mask & (format::set_uid | format::set_gid)) != 0) record.mask |= format::set_mode;
   record.data_length = sizeof(format::AttributeRecord);
   append_record(g, engine, c, record, reinterpret_cast<const u8*>(&state.record));
@@ -159,7 +160,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, Command
   if ((mask & (format::set_uid | format::set_gid | format::set_size)) != 0 && is_regular) {
     GPU4FS_TRY(find_capability(g, engine, c, ref, &change.capability));
   }
-  // An access control list follows the mode.
+  // An access control list changes with the mode.
   fs::FoundAttribute list{};
   if ((mask & format::set_mode) != 0) GPU4FS_TRY(fs::prepare_mode_change(g, fs, c.operation, ref, &list));
   change.attribute_pages = (list.entry_offset != 0 ? 1 : 0) + capability_pages(change.capability);
@@ -179,7 +180,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, Command
 
 }  // namespace detail
 
-// mask: SetAttributeMask, record at `data`, the new attributes to `output`.
+// mask: SetAttributeMask, with the record at `data`. Writes the new attributes to `output`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef ref{};

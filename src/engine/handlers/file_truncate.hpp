@@ -1,9 +1,9 @@
-// truncate, and what else removes or zeroes parts of files.
+// truncate, and other functions that remove or zero parts of files.
 //
-// A change of size is one commit if it removes no more than about map_pages_per_round() map pages. More are removed
-// from the end backwards, in commits of about so many each; after every one the file is as long as what is left of it.
-// So a crash in the middle of shrinking a huge file leaves a file that is partly cut, never one with old blocks behind
-// its end. Each commit is a step of its own, and the inode stays locked from the first to the last.
+// A change of size is one commit if it removes at most about map_pages_per_round() map pages. A larger number is
+// removed from the end backwards, with about this many in each commit. After each commit the file's size is that of the
+// remaining content. So a crash while a huge file shrinks leaves a partly cut file, never one with old blocks after its
+// end. Each commit is a step of its own, and the inode stays locked from the first to the last one.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -12,9 +12,9 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// A part of one page that becomes zeros in the next commit. `address` of the data there is no_address when it
-// reads as zeros already; `in_place`: no checkpoint refers to it, so that it is overwritten in the gate;
-// else the new page waits in c.extents[extent].
+// A part of one page that the next commit zeroes. `address` is that of the data, or no_address if the part already
+// reads as zeros. `in_place`: no checkpoint refers to the page, so the gate overwrites it. Otherwise c.extents[extent]
+// holds the new page.
 struct ZeroPlan {
   u64 file_page;
   u64 address;
@@ -25,18 +25,18 @@ struct ZeroPlan {
   fs::MapCost cost;
 };
 
-// `extent`: how many the command owns that are not the plan's.
+// `extent`: the number of extents that the command owns for other purposes.
 GPU4FS_FN constexpr ZeroPlan zero_plan(u64 file_page, u32 from, u32 to, u32 extent) {
   return {file_page, 0, from, to, 0, extent, {}};
 }
 
-// Extents that the plan has of the command's.
+// The number of the command's extents that the plan uses.
 GPU4FS_FN constexpr u32 extents_of(const ZeroPlan& plan) {
   return plan.to != 0 && plan.address != raid::no_address && plan.in_place == 0 ? 1 : 0;
 }
 
-// `plan` is one of zero_plan(). `may_be_in_place`: the commit has only this plan, which can fail in the gate: it reads
-// a page.
+// `plan` comes from zero_plan(). `may_be_in_place`: the commit has only this plan. Zeroing in place reads a page in the
+// gate, and this can fail.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                               bool may_be_in_place, ZeroPlan* plan) {
@@ -48,7 +48,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandSt
   const u64 address = plan->address;
   plan->in_place = on_leader(g, [&] { return may_be_in_place && fs::may_overwrite(fs, address) ? 1u : 0u; });
   if (plan->in_place != 0) {
-    // A page prepared before the restart, when this one was stable, cannot be: stable pages stay so.
+    // No page was prepared before a restart: it would mean that this page was stable then, and stable pages stay
+    // stable.
     return Status::ok;
   }
   GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {plan->file_page, plan->file_page + 1}, &plan->cost));
@@ -62,7 +63,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Gate, before anything else of the commit: in place it can fail on a damaged page. again: a checkpoint came between.
+// Gate, before all other changes of the commit: zeroing in place can fail on a damaged page. again: a checkpoint ran in
+// between.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                              const ZeroPlan& plan) {
@@ -77,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandSta
                                  {plan.address, plan.address, {plan.from, plan.to}, nullptr, raid::PageUse::data});
 }
 
-// Gate: `length` bytes from `offset` on have become zeros.
+// Gate: records that `length` bytes from `offset` on were zeroed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                             u64 offset, u64 length) {
@@ -88,7 +90,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandStat
   append_record(g, engine, c, record);
 }
 
-// Gate: the file has `size` bytes now.
+// Gate: records the file's new size.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                            u64 size) {
@@ -98,12 +100,12 @@ GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState
   append_record(g, engine, c, record);
 }
 
-// What a change of a file's size commits together with it.
+// A change of a file's size, and what is committed with it.
 struct SizeChange {
   u64 size;
-  u32 record_bytes;               // of data in the record of the last commit, which the caller makes
-  u32 attribute_pages;            // of extended attributes that change, the capability's going included
-  fs::FoundAttribute capability;  // goes with the first commit that is not the last, else by the caller
+  u32 record_bytes;               // of data in the record of the last commit, which the caller appends
+  u32 attribute_pages;            // of extended attributes that change, including the removal of the capability
+  fs::FoundAttribute capability;  // removed by the first commit that is not the last, else by the caller
 };
 
 template <class Group>
@@ -131,7 +133,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status resize_inline(Group g, Engine& engine, CommandS
   return Status::ok;
 }
 
-// One commit of shrinking towards the size; stays in the gate. *done: the file has that size now.
+// One commit that shrinks the file towards the size. It stays in the gate. *done: the file has this size.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                              const SizeChange& change, bool* done) {
@@ -164,9 +166,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Gives the file its size. ok: done, still inside the gate, and the caller goes on with what else the commit changes
-// and its record. May be called again after parked and again; after deadline_exceeded the file may be partly cut.
-// The caller owns no extents of its own.
+// Gives the file its size. ok: done, still inside the gate; the caller makes the commit's other changes and appends its
+// record. May be called again after parked and again. After deadline_exceeded the file may be partly cut. The caller
+// owns no extents of its own.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                              const SizeChange& change) {
@@ -211,7 +213,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_truncate(Group g, Engine& engine, CommandSt
 
 }  // namespace detail
 
-// Attributes to `output`.
+// Writes the attributes to `output`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_truncate(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef ref{};

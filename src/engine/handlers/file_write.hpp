@@ -1,13 +1,14 @@
 // write.
 //
 // The inode's lock is held exclusively. There are three ways, tried in this order:
-//   inline     the file stays within 128 bytes and has no blocks: the bytes go into the inode, in the gate;
-//   in place   a few pages, all of them data that no checkpoint refers to yet: overwritten in the gate;
-//   rounds     copy on write: new pages are allocated and filled (partial first and last pages merged with
-//              what was there), then a commit puts them into the map. Unwritten pages of the file are filled
-//              where they are: whoever reads them meanwhile, a crash included, sees zeros. Without a whole stripe left
-//              in a class with parities, a round gets pages of one row that others have pages of (file_write_rows.hpp).
-// After each commit the file is consistent; a failure in a later round makes a short write.
+// inline     the file stays within 128 bytes and has no blocks: the bytes are written into the inode, in the gate;
+// in place   a few pages, all of which are data without a reference from a checkpoint: they are overwritten in the
+//            gate;
+// rounds     copy on write: new pages are allocated and filled, partial first and last pages are merged with the old
+//            content, and a commit enters the pages into the map. Unwritten pages of the file are filled in place: a
+//            reader sees zeros meanwhile, and so does a recovery after a crash. If a class with parities has no whole
+//            stripe left, a round gets pages of one row that also contains pages of others (file_write_rows.hpp).
+// After each commit the file is consistent. A failure in a later round causes a short write.
 #pragma once
 
 #include "engine/handlers/file_write_rows.hpp"
@@ -22,7 +23,7 @@ struct FileBytes {
   const u8* data;
 };
 
-// Gate: the bytes were written, and go into the record.
+// Gate: the record contains the written bytes.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                             FileBytes bytes) {
@@ -33,8 +34,8 @@ GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandStat
   append_record(g, engine, c, record, bytes.data);
 }
 
-// Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand
-// FUSE servers the place and not the flag: there it is the front end that asks how the file was opened.
+// Whether an append-only file accepts the write. A command that has appended a part continues with the rest. Kernels
+// send FUSE servers the offset and not the flag, so the front end has to check how the file was opened.
 GPU4FS_FN inline bool is_append(const Engine& engine, const CommandState& c, const fs::InodeRef& ref) {
   if ((c.command.flags & wire::command_flag_append) != 0 || c.progress != 0) return true;
   return session_is_trusted(engine, c) && c.command.offset >= ref.inode->size_bytes;
@@ -63,7 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Gate: the file now reaches at least to `end`, its content changed.
+// Gate: updates size and times. The file's size is then at least `end`.
 template <class Group>
 GPU4FS_FN void stamp_written(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
   on_leader(g, [&] {
@@ -92,8 +93,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Whether the whole write falls on data pages that may be overwritten; their runs are put into c.extents,
-// which own nothing (c.extent_count stays 0). *run_count 0: no.
+// Tests whether the whole write is on data pages that may be overwritten. Their runs are stored in c.extents without
+// ownership (c.extent_count stays 0). *run_count 0: no.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                     u32* run_count) {
@@ -126,7 +127,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
   return Status::ok;
 }
 
-// Gate: overwrites page `page` of the write where it is.
+// Gate: overwrites page `page` of the write in place.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status overwrite_page(Group g, Engine& engine, const CommandState& c, const WriteState& state,
                                                 u32 run_count, u32 page) {
@@ -141,8 +142,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status overwrite_page(Group g, Engine& engine, const C
   return with_owner(g, engine, c.command.inode, status, address, 1);
 }
 
-// *done: the whole write was carried out in place. Partial pages go first, because only their old content
-// can turn out to be damaged.
+// *done: the whole write was carried out in place. Partial pages come first, because only their old content can prove
+// to be damaged.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                 bool* done) {
@@ -154,7 +155,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   if (fs::log_is_on(engine.fs)) GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  // A checkpoint that ran before the gate let us in has made the pages stable.
+  // If a checkpoint ran before this command entered the gate, it has made the pages stable.
   const bool unstable = on_leader(g, [&] {
     for (u32 i = 0; i < run_count; ++i) {
       for (u32 p = 0; p < c.extents[i].page_count; ++p) {
@@ -179,7 +180,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   return Status::ok;
 }
 
-// The pages are the file's own unwritten ones: as many as lie in one run enter the round, from its page `round_page`
+// Takes the file's own unwritten pages: as many as are in one run become pages of the round, from its page `round_page`
 // on.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
@@ -198,7 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, Comm
   return {status, status == Status::ok ? page_count : 0};
 }
 
-// Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from range.first on.
+// Allocates the round's pages, or takes the file's unwritten ones. *covered: the number of pages from range.first on.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                   fs::PageRange range, u32* covered) {
@@ -213,7 +214,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
     GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, {first + done, range.end}, &next));
     u32 asked = 0;
     if (!next.unwritten) {
-      // Stretches of one kind are allocated together, so that long runs come out.
+      // Adjacent stretches of one kind are allocated together to get long runs.
       u64 total = next.page_count;
       while (total < wanted - done && !next.unwritten) {
         GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, {first + done + total, range.end}, &next));
@@ -265,7 +266,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   return Status::ok;
 }
 
-// Whether extents that were filled in place are unwritten blocks of the file at their pages: the log is hostile.
+// Checks that extents that were filled in place are unwritten blocks of the file at their pages. The log is untrusted.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                 u64 first) {
@@ -283,7 +284,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, Command
   return Status::ok;
 }
 
-// The record's pages, which are filled, are the only round.
+// The record's pages are already filled and make the only round.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
@@ -339,7 +340,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
   return Status::ok;
 }
 
-// Commits the round. The map pages are brought in again: a checkpoint may have run since the plan.
+// Commits the round. The map pages are loaded again, because a checkpoint may have run since the plan.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
@@ -359,7 +360,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     return Status::retry_after_checkpoint;
   }
   if (ref.inode->is_inline()) {
-    // The write replaces all of it, else it would have been spilled.
+    // The write replaces the whole inline content, otherwise the content would have been spilled.
     g.sync();
     on_leader(g, [&] { clear_inline(*ref.inode); });
   }
@@ -377,8 +378,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   on_leader(g, [&] {
     GPU4FS_CHECK_GT(state.round_end, state.position);
     GPU4FS_CHECK_LE(state.round_end, state.end);
-    // A restart after a checkpoint goes on behind this round: one that wrote the same bytes again could
-    // need another checkpoint each time, for ever, when space is short.
+    // A restart after a checkpoint continues after this round. If it wrote the same bytes again, it could need another
+    // checkpoint each time, without end, when space is short.
     const u64 bytes = state.round_end - state.position;
     c.command.offset = state.round_end;
     c.command.length = state.end - state.round_end;
@@ -394,7 +395,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Handles what fits the inode or can be overwritten, and makes the rest ready for rounds. *done: complete.
+// Handles a write that fits into the inode or can overwrite pages, and prepares any other write for rounds. *done:
+// complete.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       bool* done) {
@@ -414,14 +416,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, C
   return write_in_place(g, engine, c, ref, done);
 }
 
-// It begins again, or ends: the log is written by somebody else meanwhile, who may be waiting for it.
+// The round restarts, or the command ends. Meanwhile another command may write the log, and it may be waiting for this
+// one.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_up_round(Group g, Engine& engine, CommandState& c) {
   abandon_extents(g, engine, c);
   on_leader(g, [&] { abandon_log_flush(engine, c); });
 }
 
-// What has been committed counts, restarts included (c.progress): an error after that is a short write.
+// Committed bytes count, even over restarts (c.progress): an error after them causes a short write.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);

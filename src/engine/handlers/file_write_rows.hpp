@@ -1,16 +1,16 @@
-// Rounds of a write whose pages are of one row that others have pages of: how a class with parities is used up when no
-// whole stripe of it is left (docs/internals/raid.md; space/partial_stripes.hpp says which rows,
-// raid/row_replacement.hpp how).
+// Rounds of a write with pages of one row that also contains pages of others. A class with parities is thereby used up
+// when it has no whole stripe left. See docs/internals/raid.md, space/partial_stripes.hpp for the choice of rows and
+// raid/row_replacement.hpp for the replacement.
 //
-//   plan      pages are taken; they and the row's new parities are put together in engine memory, and become a record
-//             of the log, inside the commit gate
-//   row_...   the record is made durable, as a sync would
-//   then      the row is written, from the record's bytes in the log's ring, and the round commits as any other, with a
-//             record that names its pages
+// plan      pages are taken; they and the row's new parities are composed in engine memory, and become a record of the
+//           log, inside the commit gate
+// row_...   the record is made durable, like in a sync
+// then      the row is written from the record's bytes in the log's ring, and the round commits like any other, with a
+//           record that names its pages
 //
-// From the record on a running update of parities is counted for the command: a checkpoint that would make the record
-// superfluous waits until the row is written, or the command has given up. A command that gives up leaves its record in
-// the log. A recovery that carries it out writes pages that nobody uses and parities that fit them.
+// From the record on, a running update of parities is counted for the command. A checkpoint that would make the record
+// superfluous waits until the row is written or the command has given up. A command that gives up leaves its record in
+// the log. A recovery that replays this record writes unused pages and parities that match them.
 #pragma once
 
 #include "engine/handlers/file_write_state.hpp"
@@ -20,17 +20,17 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// A write has its state in front and that of the sync at the end of the command's scratch.
+// The state of a write is at the beginning of the command's scratch memory, that of the sync at its end.
 static_assert(sizeof(WriteState) + sizeof(SyncScratch) <= command_scratch_size);
 
-// Rows that are tried, if pages of them cannot be read.
+// Limit of the rows that are tried if some of their pages cannot be read.
 inline constexpr u32 row_attempts_max = 4;
 
 GPU4FS_FN inline raid::RowValues row_values_of(const space::PartialRow& partial, u8* bytes) {
   return {partial.chunk, 0, partial.row, partial.kept | partial.taken, partial.taken, bytes};
 }
 
-// Leader: the row's pages are the round's.
+// Leader: makes the row's pages the pages of the round.
 GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandState& c,
                                                      const space::PartialRow& partial) {
   WriteState& state = scratch_of<WriteState>(c);
@@ -47,7 +47,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandStat
   state.round_end = minimum(state.end, (first + state.page_count) * page_size);
 }
 
-// The round's pages into `bytes`.
+// Composes the round's pages in `bytes`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                u8* bytes) {
@@ -74,7 +74,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandS
   return Status::ok;
 }
 
-// The record of the row, whose values are put together, into the log. Status: parked, retry_after_checkpoint.
+// Appends the record of the row to the log; the row's values are already composed. Status: parked,
+// retry_after_checkpoint.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const space::PartialRow& partial,
                                          const u8* bytes) {
@@ -113,7 +114,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
   return Status::ok;
 }
 
-// Within the memory that one command at a time has. Status: no_space: no row; others as they come.
+// Uses memory that one command at a time may take. Status: no_space if there is no row, other errors as they occur.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status take_row(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                           u32 wanted) {
@@ -136,7 +137,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status take_row(Group g, Engine& engine, CommandState&
   return Status::no_space;
 }
 
-// As plan_round(), when there is no space for one; ok: the row's record is in the log.
+// Like plan_round(), for a write without space for it. ok: the row's record is in the log.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   static_assert(space::row_record_pages_max < raid::row_work_page_count);
@@ -147,7 +148,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
     return !is_replay(c) && space::takes_partial_rows(fs, c.operation.profile - 1);
   });
   if (!is_possible) return Status::no_space;
-  // Where metadata shares the stripes, maps and inode find some in what is kept back.
+  // If metadata shares the stripes, maps and inode get pages from the emergency reserve.
   on_leader(g, [&] {
     const bool shares = c.operation.profile - 1 == fs.space.metadata_class;
     c.operation.emergency_use = shares ? space::EmergencyUse::half : space::EmergencyUse::none;
@@ -169,7 +170,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   return status;
 }
 
-// As the others who sync: ok when the record is durable.
+// Like other commands that sync: ok if the record is durable.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, CommandState& c) {
   if (c.stage == static_cast<u32>(WriteStage::row_wait)) {
@@ -188,8 +189,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, Comma
   });
 }
 
-// Makes the record durable and writes the row. Status: parked, again; retry_after_checkpoint: a device was lost
-// meanwhile, and nothing of the row was written; what a device says.
+// Makes the record durable and writes the row. Status: parked, again, errors of a device. retry_after_checkpoint: a
+// device was lost meanwhile, and nothing of the row was written.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
@@ -207,7 +208,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// A row's record after a crash, before anything of the row is read: it is written as the record says.
+// Replays a row's record after a crash, before anything of the row is read: writes the row according to the record.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c,
                                                const format::LogRecord& record) {

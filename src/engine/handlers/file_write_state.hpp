@@ -1,4 +1,4 @@
-// What the ways of a write share (file_write.hpp).
+// The state that the ways of a write share (file_write.hpp).
 #pragma once
 
 #include "engine/handlers/file_common.hpp"
@@ -10,7 +10,7 @@ enum class WriteStage : u32 {
   plan = 0,
   transfer,
   commit,
-  row_wait,  // for the row's record to be durable, as the following
+  row_wait,  // wait until the row's record is durable, like the next two stages
   row_log,   // as the writer of the log
   row_flushed,
 };
@@ -22,10 +22,10 @@ struct WriteState {
   u64 end;
   u64 position;  // committed up to here
   u64 round_end;
-  u64 old_first_address;  // content of a partial first page, no_address: zeros
-  u64 old_last_address;   // and of a partial last page
-  u8* data;               // byte `begin`
-  u32 in_row;             // 1: the round's pages are of one row, and in its record
+  u64 old_first_address;  // old content of a partial first page, no_address: zeros
+  u64 old_last_address;   // old content of a partial last page
+  u8* data;               // source of byte `begin`
+  u32 in_row;             // 1: the round's pages are of one row, and are in its record
   u32 row_chunk;
   u64 row;
   u64 row_included;  // raid::RowValues
@@ -38,14 +38,14 @@ GPU4FS_FN inline bool replays_extents(const CommandState& c) {
   return is_replay(c) && c.operation.replay->extent_count != 0;
 }
 
-// The bytes of file page `page` that lie in [begin, end).
+// The bytes of file page `page` in [begin, end).
 GPU4FS_FN constexpr ByteRange range_in_page(u64 page, u64 begin, u64 end) {
   const u64 page_begin = page * page_size;
   return {static_cast<u32>(maximum(page_begin, begin) - page_begin),
           static_cast<u32>(minimum(page_begin + page_size, end) - page_begin)};
 }
 
-// Old content of file page `page`, needed where the write leaves some of it.
+// Finds the old content of file page `page` if the write leaves a part of it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                u64 page, u64* address) {
