@@ -1,8 +1,8 @@
-// What handlers use of the engine: locks, gate, epochs, upcalls, session memory. All functions here are
+// The functions of the engine for handlers: locks, gate, epochs, upcalls, session memory. All functions here are
 // uniform: every rank calls them with equal arguments.
 //
-// A status other than ok is returned from the step by GPU4FS_STEP_TRY; `parked` means the command is queued
-// somewhere and its step is run again from the top later.
+// GPU4FS_STEP_TRY returns a status other than ok from the step. `parked` means that the command is in some queue, and
+// that its step runs again from the top later.
 #pragma once
 
 #include "base/group.hpp"
@@ -18,21 +18,22 @@ namespace gpu4fs::engine {
 
 using ring::UpcallKind;
 
-// ok or parked; asking again for a lock that is held is ok (exclusive satisfies shared; shared ->
-// exclusive is a check failure). Ref has `number` and `lock` (fs::InodeRef). Inodes 0, 2 and 3 have none.
+// ok or parked. It is ok if the command already holds the lock. An exclusive lock satisfies a shared request. A request
+// for exclusive while holding shared is a check failure. Ref has `number` and `lock` (fs::InodeRef). Inodes 0, 2 and 3
+// have no lock.
 template <class Group, class Ref>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_inode(Group g, Engine& engine, CommandState& c, const Ref& ref, LockMode mode) {
   return on_leader(g, [&] { return acquire_command_lock(engine, c, ref.lock, ref.number, mode); });
 }
 
-// The lock that directory renames hold, taken before all others.
+// The lock that directory renames hold. It is taken before all other locks.
 template <class Group>
 GPU4FS_FN Status lock_rename(Group g, Engine& engine, CommandState& c) {
   return on_leader(
       g, [&] { return acquire_command_lock(engine, c, &engine.rename_lock, lock_inode_rename, LockMode::exclusive); });
 }
 
-// Gives a lock back early. Only before enter_gate(), and never between a `parked` answer and the return.
+// Releases a lock early. Only before enter_gate(), and never between a `parked` result and the return.
 template <class Group>
 GPU4FS_FN void unlock_inode(Group g, Engine& engine, CommandState& c, u64 inode) {
   on_leader(g, [&] {
@@ -41,8 +42,8 @@ GPU4FS_FN void unlock_inode(Group g, Engine& engine, CommandState& c, u64 inode)
   });
 }
 
-// ok: the command is inside the commit gate until its step ends (or leave_gate). parked: a checkpoint has it
-// closed; when the step runs again, frames found before are no longer valid.
+// ok: the command is inside the commit gate until its step ends (or leave_gate). parked: a checkpoint has closed the
+// gate. When the step runs again, frames found before are not valid.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status enter_gate(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
@@ -53,7 +54,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status enter_gate(Group g, Engine& engine, CommandStat
   });
 }
 
-// Early, for handlers that commit in several rounds. The engine leaves by itself at the end of the step.
+// Leaves the gate early, for handlers that commit in several rounds. Otherwise the engine leaves at the end of the
+// step.
 template <class Group>
 GPU4FS_FN void leave_gate(Group g, Engine& engine, CommandState& c) {
   on_leader(g, [&] {
@@ -63,7 +65,8 @@ GPU4FS_FN void leave_gate(Group g, Engine& engine, CommandState& c) {
   });
 }
 
-// Checkpoint: closes the commit gate. ok: no commit is under way, none starts. parked, again: return it.
+// Checkpoint: closes the commit gate. ok: no commit is running, and none starts. parked, again: return it from the
+// step.
 template <class Group>
 GPU4FS_FN Status close_gate(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
@@ -76,20 +79,20 @@ GPU4FS_FN void open_gate(Group g, Engine& engine, CommandState& c) {
   on_leader(g, [&] { open(engine, engine.commit_gate, c); });
 }
 
-// Whether a service kernel's workers are to leave; what is left to do is for the next kernel. Leader only.
+// Whether a service kernel's workers have to leave. The next kernel does the remaining work. Leader only.
 GPU4FS_FN inline bool exit_is_requested(const Engine& engine) {
   const u32 requested = load<Order::relaxed, Scope::system>(&engine.service.exit_requested);
   GPU4FS_CHECK_NE(requested, service_fault_requested);
   return requested != 0;
 }
 
-// Waits until no other step or task runs and keeps it so; the caller's own steps and tasks do run. ok,
-// parked or again, as close_gate. Everything stands still meanwhile: keep it short.
+// Waits until no other step or task runs and starts none. The caller's own steps and tasks still run. ok, parked or
+// again, as for close_gate. The whole engine is stopped meanwhile, so the time must be short.
 template <class Group>
 GPU4FS_FN Status stop_steps(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
     const Status status = [&] {
-      // The caller's step is inside; it leaves first, so that an empty gate means nobody else.
+      // The caller's step is inside. It leaves first, so an empty gate means that nobody else is inside.
       if (c.in_step_gate != 0) {
         engine.step_gate.guard.lock();
         const u32 owner = load<Order::relaxed, Scope::engine>(&engine.step_gate.owner);
@@ -116,27 +119,27 @@ GPU4FS_FN void resume_steps(Group g, Engine& engine, CommandState& c) {
   });
 }
 
-// ok: `epoch` is durable. parked: restarted when it is, or when the next checkpoint has ended (then the step
-// asks again). Other: the checkpoint failed with this status.
+// ok: `epoch` is durable. parked: the command restarts when the epoch is durable or when the next checkpoint has ended
+// (then the step calls again). Other: the checkpoint failed with this status.
 template <class Group>
 GPU4FS_FN Status park_until_epoch(Group g, Engine& engine, CommandState& c, u64 epoch) {
   return on_leader(g, [&] { return wait_for_epoch(engine, c, epoch); });
 }
 
-// Checkpoint: `epoch` is durable; restarts who waits for it.
+// Checkpoint: `epoch` is durable. Restarts the commands that wait for it.
 template <class Group>
 GPU4FS_FN void publish_durable(Group g, Engine& engine, u64 epoch) {
   on_leader(g, [&] { publish_durable_epoch(engine, epoch); });
 }
 
-// Asks the server and parks (always answers parked). Advance c.stage first; after the restart the answer is
-// in c.upcall_result.
+// Sends a request to the server and parks (always returns parked). The caller advances c.stage first. After the
+// restart the answer is in c.upcall_result.
 template <class Group>
 GPU4FS_FN Status upcall(Group g, Engine& engine, CommandState& c, UpcallKind kind, u64 argument) {
   return on_leader(g, [&] { return post_upcall(engine, c, kind, argument); });
 }
 
-// In a task: the command fails with the first such status once all tasks have ended. Uniform.
+// In a task: the command fails with the first such status after all tasks have ended. Uniform.
 template <class Group>
 GPU4FS_FN void fail_task(Group g, CommandState& c, Status status) {
   on_leader(g, [&] {

@@ -1,5 +1,5 @@
-// The engine's root structure. It lives in engine memory, everything it points to is allocated before the
-// engine starts (engine_build.hpp) and never moves.
+// The engine's root structure in engine memory. Everything that it points to is allocated before the engine starts
+// (engine_build.hpp) and never moves.
 #pragma once
 
 #include "base/limits.hpp"
@@ -18,23 +18,23 @@ namespace gpu4fs::engine {
 inline constexpr u32 session_max = 64;
 inline constexpr u32 session_buffer_max = 16;
 
-// Fixed command slots. The checkpoint has its own, so that it can always run.
+// Fixed command slots. The checkpoint has its own slot, so it can always run.
 inline constexpr u32 checkpoint_command = 0;
 inline constexpr u32 first_client_command = 1;
 
-// Pseudo inode of the lock that renames of directories hold; no inode has this number.
+// Pseudo inode of the lock that renames of directories hold. No inode has this number.
 inline constexpr u64 lock_inode_rename = ~u64{0};
 
 struct EngineConfig {
-  u32 command_count = 1024;        // slots, the internal one included; at most 65534
-  u32 worker_count = 1;            // greatest number of workers that run at the same time
+  u32 command_count = 1024;        // slots, including the internal one; at most 65534
+  u32 worker_count = 1;            // maximum number of workers that run at the same time
   u32 inline_transfer_pages = 32;  // transfers up to this size run inside the step
-  u32 task_pages = 32;             // most pages that one task of a transfer moves
+  u32 task_pages = 32;             // maximum number of pages that one task of a transfer moves
   u32 default_deadline_ms = 30000;
-  u32 sweep_interval_ms = 250;  // between looks for commands past their deadline
+  u32 sweep_interval_ms = 250;  // between searches for commands past their deadline
   u32 batch_max = 8;            // descriptors taken from a ring at a time
   u32 spin_ns = 20000;          // CPU: time without work before a worker sleeps
-  u32 caches_slots = 0;         // 1: a worker keeps some slots for itself, see WorkerMemory
+  u32 caches_slots = 0;         // 1: a worker caches some free slots, see WorkerMemory
   u32 reserved = 0;
   u64 realtime_offset_ns = 0;  // GPU: wall clock minus the device's clock
 };
@@ -46,10 +46,10 @@ struct SessionBuffer {
 
 enum class SessionPhase : u32 { free = 0, open = 1, closing = 2 };
 
-// Written by the host side before `phase` becomes open; then only the fields marked atomic change.
+// Written by the host side before `phase` becomes open. Afterwards only the fields marked atomic change.
 struct Session {
   alignas(cache_line) u32 phase;  // atomic, SessionPhase
-  u32 trusted;                    // the front end has checked permissions, names its callers' uids
+  u32 trusted;                    // the front end has checked permissions and sets its callers' uids
   u32 internal;                   // may use internal commands
   u32 uid;
   u32 gid;
@@ -58,14 +58,14 @@ struct Session {
   ring::EngineRing ring;
   ring::RingControl* control;
   SessionBuffer buffers[session_buffer_max];
-  alignas(cache_line) u64 poll_word;  // atomic: next ring position << 1, and 1 while a worker looks at the ring
+  alignas(cache_line) u64 poll_word;  // atomic: next ring position << 1, plus 1 while a worker holds the token
   alignas(cache_line) u32 in_flight;  // atomic: commands taken and not completed
 };
 
-// A gate counts who is inside; closing it keeps others out, who park, and restarts the closer when the
-// last one has left. Its era is how often it was opened. Functions in gate.hpp.
+// A gate counts the workers inside. While it is closed, no other can enter, and commands that want to park. When the
+// last worker has left, the closer is restarted. The era counts how often the gate was opened. Functions in gate.hpp.
 struct Gate {
-  alignas(cache_line) u64 word;  // atomic: who is inside, gate_closed, and above that the era
+  alignas(cache_line) u64 word;  // atomic: number inside, gate_closed, and above that the era
   alignas(cache_line) TicketLock guard;
   u32 closer;  // command that waits for the gate to drain, no_command: none
   u32 owner;   // atomic: command that closed it, no_command: open
@@ -73,7 +73,7 @@ struct Gate {
   u32 queue_tail;
 };
 
-// Waiting for epochs, and when to run checkpoints. Functions in epochs.hpp.
+// The wait for epochs, and the times of checkpoints. Functions in epochs.hpp.
 struct EpochQueue {
   alignas(cache_line) TicketLock guard;
   u32 head;
@@ -83,23 +83,23 @@ struct EpochQueue {
   u64 round_ended;  // checkpoints that have run
   u64 round_wanted;
   u64 write_errors;       // checkpoints that failed, see write_errors.hpp
-  u32 write_error_stays;  // and the last one keeps all others from being written
+  u32 write_error_stays;  // the last one failed and prevents all later ones from being written
   u32 reserved;
 };
 
-// Waiting for the operation log to reach the medium. Functions in log_flush.hpp.
+// The wait for the operation log to reach the medium. Functions in log_flush.hpp.
 struct LogQueue {
   alignas(cache_line) TicketLock guard;
   u32 head;
   u32 tail;
-  u32 flusher;    // command that writes the log now, no_command: none
+  u32 flusher;    // command that is writing the log, no_command: none
   u32 failed;     // it could not be written
   u64 room_owed;  // room that a checkpoint made while the log was being written
 };
 
 inline constexpr u32 help_board_size = 16;
 
-// Commands whose tasks want help, for workers without work to look at: one cache line. Functions in tasks.hpp.
+// Commands whose tasks need help. Workers without work look here. One cache line. Functions in tasks.hpp.
 struct HelpBoard {
   alignas(cache_line) u64 entries[help_board_size];  // atomic: ticket in the upper half, command + 1; 0: free
   alignas(cache_line) u32 tickets;                   // atomic
@@ -109,32 +109,32 @@ struct EngineCounters {
   alignas(cache_line) u64 commands_started;
   u64 commands_completed;
   u64 commands_failed;
-  u64 commands_optimistic;  // of those completed: answered without a lock (engine/optimistic/)
+  u64 commands_optimistic;  // completed ones that were answered without a lock (engine/optimistic/)
   u64 descriptors_rejected;
   u64 deadlines_exceeded;
   u64 upcalls_dropped;
-  u64 checkpoint_pause_last_ns;  // how long a checkpoint kept operations from committing
+  u64 checkpoint_pause_last_ns;  // time during which a checkpoint kept operations from committing
   u64 checkpoint_pause_max_ns;
 };
 
 inline constexpr u32 cached_slot_max = unlocked_max;
 
-// Work space of one worker, used by it alone.
+// Work space of one worker. No other worker uses it.
 struct WorkerMemory {
   alignas(cache_line) wire::RingDescriptor staging[linked_command_max];
   u32 cached_slot_count;
-  u32 cached_slots[cached_slot_max];  // free slots that it keeps for its next commands
+  u32 cached_slots[cached_slot_max];  // free slots for its next commands
   WorkerViews views;                  // of a CPU worker
-  alignas(16) u8 page[page_size];     // what a Lane has read and not verified yet
+  alignas(16) u8 page[page_size];     // data that a Lane has read and not verified yet
 };
 
-// What the host and the service kernel tell each other through engine memory.
-// A value of exit_requested with which a worker's check fails, for tests of an engine's death.
+// A worker's check fails if exit_requested has this value, for tests of an engine's death.
 inline constexpr u32 service_fault_requested = 2;
 
+// Words through which the host and the service kernel communicate in engine memory.
 struct ServiceControl {
-  alignas(cache_line) u32 exit_requested;  // atomic: every worker leaves at its next look
-  u32 exit_reason;                         // ServiceExit, of whoever set it in the kernel
+  alignas(cache_line) u32 exit_requested;  // atomic: every worker leaves at its next check
+  u32 exit_reason;                         // ServiceExit, set by the worker that requested the exit
   alignas(cache_line) u64 last_work_ns;    // atomic
 };
 
@@ -153,12 +153,12 @@ struct Engine {
   RunQueue run_queue;
   HelpBoard help_board;
   alignas(cache_line) u32 commands_active;  // atomic: client commands that hold a slot
-  alignas(cache_line) u32 slots_exhausted;  // atomic: a ring was left alone for want of command slots
+  alignas(cache_line) u32 slots_exhausted;  // atomic: a chain stayed in its ring because there were no command slots
   alignas(cache_line) u64 next_sweep_ns;    // atomic
   CommandLock rename_lock;
   Gate commit_gate;
   Gate step_gate;
-  TicketLock held_back_lock;  // items that found the step gate closed
+  TicketLock held_back_lock;  // for items that found the step gate closed
   u32 held_back_count;
   u32* held_back;  // run_queue.capacity entries
   EpochQueue epochs;
@@ -176,7 +176,7 @@ struct Engine {
   Session sessions[session_max];
 };
 
-// Workers and, behind them, one thread a session that lends itself.
+// The workers, followed by one entry for each session, because a waiting client's thread executes work too.
 GPU4FS_FN constexpr u32 worker_memory_count(const EngineConfig& config) {
   return config.worker_count + session_max;
 }
@@ -184,17 +184,17 @@ GPU4FS_FN constexpr u32 worker_memory_count(const EngineConfig& config) {
 // A worker's own state, equal on all ranks.
 struct WorkerState {
   u32 index;           // below worker_memory_count()
-  u32 session_cursor;  // ring to look at next
+  u32 session_cursor;  // next ring to look at
   u32 turn;
-  u32 rings_first;     // 1: looks at rings before the run queue
+  u32 rings_first;     // 1: checks rings before the run queue
   u32 polls_rings;     // 0: only takes from the run queue
   u32 keeps_token;     // 1: keeps a quiet ring's token from poll to poll
   u32 held_session;    // with keeps_token; session_max: none
-  u32 held_polls;      // since it has the token
+  u32 held_polls;      // polls since it took the token
   u64 held_position;   // its next position
-  u32 fetch_count;     // descriptors to fetch at once
+  u32 fetch_count;     // descriptors to fetch together
   u32 saw_descriptor;  // the last look at the rings saw a published descriptor
-  u32 missed_token;    // and could not take it because somebody else was at that ring
+  u32 missed_token;    // the last look found such a ring, but another worker had its token
   u32 ran_tasks;       // in the last step
   u32 looked_in_vain;  // the last look at the held ring saw nothing
   WorkerViews* views;  // nullptr: WorkerMemory::views

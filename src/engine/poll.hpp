@@ -1,17 +1,17 @@
-// Taking commands from rings.
+// Takes commands from rings.
 //
-// Whoever holds a session's poll token reads the ring's next descriptors into its own staging, decides how
-// many whole chains it can take, and passes the token on before any of them runs. Token and next position are
-// one word in engine memory, and nothing else is handed over with it, so it needs no fence. A chain is taken
-// whole or not at all; one that is not published to its end stays in the ring, one that is too long is
-// refused. Nothing waits for slots: what finds none stays in the ring, and freeing a slot wakes a worker
-// (`slots_exhausted`).
+// The holder of a session's poll token reads the ring's next descriptors into its own staging. It decides how many
+// whole chains it can take, and passes the token on before any of them runs. Token and next position are one word in
+// engine memory. Nothing else is handed over with it, so it needs no fence. A chain is taken as a whole or not at all.
+// If it is not completely published, it stays in the ring. If it is too long, it is refused. Nothing waits for slots: a
+// chain without slots stays in the ring, and freeing a slot wakes a worker (`slots_exhausted`).
 //
-// There are four ways. What the fetch saw in registers decides:
+// There are four ways. The descriptors that the fetch has in registers decide:
 //   noops that refer to nothing are answered at once and need no slot;
 //   commands that can do without locks are answered at once as well (poll/take_unlocked.hpp, optimistic/);
-//   commands that are chains of their own get slots, the token goes on, then each rank decodes one (take_single.hpp);
-//   the leader decodes everything else with the token held: longer chains, upcall answers (take_chains.hpp).
+//   commands that are chains of their own get slots, the token is passed on, then each rank decodes one
+//   (take_single.hpp);
+//   the leader decodes everything else and holds the token meanwhile: longer chains, upcall answers (take_chains.hpp).
 #pragma once
 
 #include "engine/poll/take_chains.hpp"
@@ -22,8 +22,9 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
-// With the token, which is kept: the next `count` noops refer to nothing, so they are done. They are not counted
-// in Session::in_flight; who closes a session waits for the token, or for the kernel's end, as well.
+// With the token, which is kept: the next `count` noops refer to nothing, so they complete at once. They are not
+// counted in Session::in_flight. This is safe because closing a session also waits for the token or for the kernel's
+// end.
 template <class Group>
 GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 position, u32 count) {
   GPU4FS_CHECK_LE(count, Group::size());
@@ -39,9 +40,9 @@ GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 posi
 template <class Group>
 inline constexpr u32 fetch_max = Group::size() == 1 ? 1 : cached_slot_max;
 
-// With the token. Leaves it held when nothing was taken or Taken says so, passes it on otherwise.
-// A warp fetches up to four descriptors at once at first, and then twice as many as it found the last time: a quiet
-// ring costs one descriptor's bytes on the bus, a busy one few round trips.
+// With the token. The token stays held if nothing was taken or Taken::keeps_token is set. Otherwise it is passed on. A
+// warp fetches up to four descriptors together at first. Afterwards it fetches twice as many as it found the last time.
+// So a quiet ring costs one descriptor's bytes on the bus, and a busy one few round trips.
 template <class Group>
 GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {
   Session& session = engine.sessions[session_index];
@@ -50,7 +51,7 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
   GPU4FS_TRACE_BEGIN();
   const ring::FetchedDescriptors seen = ring::fetch_descriptors(g, session.ring, position, batch, memory.staging);
   const u32 found = minimum(count_trailing_zeros(u32{~seen.valid}), batch);
-  // Nothing follows if less than looked for was there, and hardly anything if nothing was there a moment ago.
+  // No command follows if fewer descriptors were there than requested. Hardly any follows if the last look saw nothing.
   const bool is_quiet = found < batch || worker.looked_in_vain != 0;
   worker.looked_in_vain = found == 0 ? 1 : 0;
   worker.fetch_count = minimum(maximum(2 * found, 1u), fetch_max<Group>);
@@ -68,7 +69,7 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
     if (taken.consumed != 0) return taken;
   }
   const u32 single = minimum(apart, engine.config.batch_max);
-  // Sleeping workers are woken command by command, which take_chains() does.
+  // If workers sleep, they have to be woken for each command, and take_chains() does this.
   if (single != 0 && engine.config.caches_slots != 0) {
     const Taken taken = take_single(g, engine, turn, single);
     GPU4FS_TRACE_POINT(slot);
@@ -79,7 +80,7 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
   return taken;
 }
 
-// Before a ring is looked at, so that its token is not held for it. Leader only.
+// Done before a look at a ring, because its token must not be held meanwhile. Leader only.
 GPU4FS_FN inline void refill_cached_slots(Engine& engine, WorkerMemory& memory) {
   while (memory.cached_slot_count < cached_slot_max) {
     u32 index = 0;
@@ -93,7 +94,7 @@ enum class TokenEnd : u32 { taken, missed, closed };
 // Leader only.
 GPU4FS_FN inline TokenEnd take_token_of_open(Session& session, u64 word) {
   if (!try_token(session, word)) return TokenEnd::missed;
-  // It may have been closed between the look and the token.
+  // The session may have been closed between the look and the token.
   if (session_is_open(session)) return TokenEnd::taken;
   pass_token(session, word >> 1);
   return TokenEnd::closed;
@@ -108,18 +109,18 @@ struct RingChoice {
 
 struct RingsSeen {
   u32 end;       // sessions beyond it were never used
-  u32 stopping;  // only the management process is listened to
+  u32 stopping;  // only the management process is served
 };
 
 struct RingLook {
   u64 word;   // Session::poll_word
-  u32 shows;  // worth taking, as far as one can see
+  u32 shows;  // worth taking, as far as this look can tell
 };
 
-// A look at one ring; without `peek` it acquires nothing. Any rank.
+// Looks at one ring. Without `peek` it acquires nothing. For any rank.
 GPU4FS_FN inline RingLook look_at_ring(const Engine& engine, u32 index, bool stopping, bool peek) {
   const Session& session = engine.sessions[index];
-  // What lies in the session may be read only once it was seen to be open by an acquire.
+  // Data of the session may be read only after an acquire has shown that it is open.
   const bool is_open = peek ? session_is_open(session) : session_looks_open(session);
   if (!is_open || (stopping && session.internal == 0)) return {0, 0};
   const u64 word = load<Order::relaxed, Scope::engine>(&session.poll_word);
@@ -127,8 +128,8 @@ GPU4FS_FN inline RingLook look_at_ring(const Engine& engine, u32 index, bool sto
   return {word, shows ? 1u : 0u};
 }
 
-// A ring worth looking at, with its token taken. With `peek` only one that shows a descriptor. Once the
-// engine is asked to stop only the management process is listened to. The ranks look at a ring each.
+// Finds a ring worth looking at and takes its token. With `peek` it must show a descriptor. After the engine was asked
+// to stop, only the management process is served. Each rank looks at one ring.
 template <class Group>
 GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek) {
   RingChoice choice{session_max, 0, 0, 0};
@@ -161,8 +162,8 @@ GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek)
 
 }  // namespace detail
 
-// Takes commands from one ring and starts them; the first one's index is returned, in phase `running`, for
-// the caller to run (no_command: there is none). *found: something was taken or answered. Collective.
+// Takes commands from one ring and starts them. Returns the index of the first one, in phase `running`, which the
+// caller runs (no_command: none). *found: something was taken or answered. Collective.
 template <class Group>
 GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* found) {
   *found = false;

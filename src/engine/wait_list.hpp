@@ -1,9 +1,9 @@
-// Lists of waiting commands, linked through CommandState::wait_next, and the way back into the run queue.
+// Lists of waiting commands, linked through CommandState::wait_next, and their return to the run queue.
 //
-// A command that is to wait puts itself on a list while its step is still running, so it may be woken before
-// the step has returned. `phase` settles that: a wake-up of a running command makes it `woken` and the worker
-// runs it again instead of parking it; a wake-up of a parked command queues it. Whoever takes a command off a
-// list (under the list's guard) is the one who wakes it.
+// A command that has to wait appends itself to a list while its step is still running. So it may be woken before the
+// step has returned. `phase` resolves this race. If a running command is woken, it becomes `woken`, and the worker runs
+// it again and does not park it. If a parked command is woken, it is queued. Whoever removes a command from a list
+// (under the list's guard) has to wake it.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -14,7 +14,7 @@
 
 namespace gpu4fs::engine {
 
-// Run queue items: a command to run, or one whose tasks were held back.
+// Run queue items: the index of a command to run. With this bit set: a command whose tasks were held back.
 inline constexpr u32 item_tasks = 1u << 31;
 
 GPU4FS_FN inline CommandPhase phase_of(const CommandState& c) {
@@ -24,7 +24,7 @@ GPU4FS_FN inline void set_phase(CommandState& c, CommandPhase phase) {
   store<Order::release, Scope::engine>(&c.phase, static_cast<u32>(phase));
 }
 
-// The command, which is in nobody's hands, goes to the end of the run queue.
+// Appends the command, which nobody else uses, to the run queue.
 GPU4FS_FN GPU4FS_NOINLINE inline void enqueue_command(Engine& engine, u32 index) {
   GPU4FS_CHECK_LT(index, engine.config.command_count);
   set_phase(engine.commands[index], CommandPhase::queued);
@@ -54,7 +54,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void wake_command(Engine& engine, u32 index) {
   }
 }
 
-// A step answered that it waits. True: parked; false: woken meanwhile, run it again.
+// A step returned that it waits. True: parked. False: woken meanwhile, so it has to run again.
 GPU4FS_FN inline bool park_command(CommandState& c) {
   u32 expected = static_cast<u32>(CommandPhase::running);
   if (compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, expected, static_cast<u32>(CommandPhase::parked))) {
@@ -69,7 +69,7 @@ GPU4FS_FN inline void announce_wait(CommandState& c, WaitKind kind) {
   store<Order::relaxed, Scope::engine>(&c.wait_kind, static_cast<u32>(kind));
 }
 
-// The list functions are called under the list's guard; an empty list has head no_command.
+// The list functions are called under the list's guard. An empty list has head no_command.
 GPU4FS_FN inline void append_waiter(Engine& engine, u32& head, u32& tail, u32 index) {
   engine.commands[index].wait_next = no_command;
   if (head == no_command) {
@@ -101,8 +101,7 @@ GPU4FS_FN inline bool remove_waiter(Engine& engine, u32& head, u32& tail, u32 in
   return false;
 }
 
-// Under the list's guard, or with the right to wake the command: a slot that was reused in between has a new
-// deadline.
+// Under the list's guard, or with the right to wake the command: a slot that was reused in between has a new deadline.
 GPU4FS_FN inline bool is_past_deadline(const CommandState& c, u64 now_ns) {
   const u64 deadline_ns = load<Order::relaxed, Scope::engine>(&c.deadline_ns);
   return GPU4FS_MUTANT(deadline_ignored, deadline_ns != 0, false) && now_ns > deadline_ns;
@@ -111,7 +110,7 @@ GPU4FS_FN inline bool is_past_deadline(const CommandState& c, u64 now_ns) {
 // Wakes a list that was detached from its queue, from `head` on.
 GPU4FS_FN GPU4FS_NOINLINE inline void wake_list(Engine& engine, u32 head) {
   while (head != no_command) {
-    // Read first: once woken, the command may wait elsewhere.
+    // Read before the wake-up, because afterwards the command may wait elsewhere.
     const u32 next = engine.commands[head].wait_next;
     wake_command(engine, head);
     head = next;

@@ -1,10 +1,10 @@
-// How a client's thread waits for an engine that cannot wake it: it looks without a pause as long as the command may be
-// a short one, and sleeps between its looks otherwise. Host only.
+// The way in which a client's thread waits for an engine that cannot wake it. It polls without a pause while the
+// command may be a short one. Otherwise it sleeps between polls. Host only.
 //
-// Whoever has waited for short commands lately looks without a pause for spin_ns, so that it hears of each at once. A
-// client whose commands are all long sleeps from the beginning; of a short command among them it hears late, once. How
-// long it sleeps follows from how long the wait is by now, so that little of it is slept over: 1/16 of short ones, 1/64
-// of those of some milliseconds.
+// After recent short waits a client polls without a pause for spin_ns, so it sees each completion at once. A client
+// whose commands are all long sleeps from the beginning. It sees the first short command among them late. The length of
+// a sleep depends on the time waited so far. So a sleep lengthens the wait only a little: by 1/16 if it is short, by
+// 1/64 if it takes some milliseconds.
 #pragma once
 
 #include "base/bits.hpp"
@@ -16,7 +16,7 @@ class WaitPolicy {
  public:
   static constexpr u64 spin_ns = 100000;
 
-  // How long to sleep now, `passed_ns` after the wait began; 0: look again at once.
+  // The time to sleep, `passed_ns` after the wait began. 0: poll again at once.
   u64 pause_ns(u64 passed_ns) {
     if (long_waits_ < long_waits_max && passed_ns < spin_ns) return 0;
     ++pauses_;
@@ -26,9 +26,9 @@ class WaitPolicy {
 
   // The wait has ended.
   void note_wait(u64 took_ns) {
-    // The sleeps are part of what a wait took, and must not feed themselves: the share that is slept is small.
+    // The sleeps are part of the time a wait took, and must not lengthen themselves. So the share of sleeping is small.
     expected_ns_ = expected_ns_ - expected_ns_ / 8 + took_ns / 8;
-    // How short it was that ended within the first sleep nobody knows.
+    // If a wait ended within the first sleep, its real length is unknown.
     const bool was_slept_over = long_waits_ == long_waits_max && pauses_ <= 1;
     pauses_ = 0;
     if (took_ns < spin_ns || was_slept_over) {
@@ -39,7 +39,7 @@ class WaitPolicy {
   }
 
  private:
-  static constexpr u32 long_waits_max = 8;  // in a row, after which nothing short is expected
+  static constexpr u32 long_waits_max = 8;  // in a row; afterwards no short wait is expected
   static constexpr u64 pause_min_ns = 5000;
   static constexpr u64 pause_max_ns = 500000;
 

@@ -1,8 +1,8 @@
-// Waking sleepers on the CPU. In a kernel nobody sleeps and these functions do nothing.
+// Wakes sleepers on the CPU. In a kernel nobody sleeps, and these functions do nothing.
 //
-// A worker that goes to sleep announces itself (sleepers), looks for work once more, then waits on the futex
-// with the sequence number it read before. Whoever makes work available does so first, then looks for
-// sleepers; the fences make one of the two see the other.
+// A worker that goes to sleep announces itself (sleepers) and looks for work once more. Then it waits on the futex with
+// the sequence number that it read before. A producer makes work available first and then looks for sleepers. Because
+// of the fences at least one of the two sees the other.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -26,7 +26,7 @@ inline void futex_wake(u32* word, u32 count) {
   syscall(SYS_futex, word, FUTEX_WAKE, limit, nullptr, nullptr, 0);
 }
 
-// Sleeps while *word == expected, at most timeout_ns (0: for ever). May return early.
+// Sleeps while *word == expected, at most timeout_ns (0: without limit). May return early.
 inline void futex_wait(u32* word, u32 expected, u64 timeout_ns) {
   timespec timeout{};
   timeout.tv_sec = static_cast<time_t>(timeout_ns / 1000000000u);

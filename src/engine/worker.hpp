@@ -1,8 +1,8 @@
 // A worker: one group that executes work. A CPU thread or a warp calls worker_step() in a loop.
 //
-// Work is an item of the run queue (a command to go on with), a task of a command on the help board, or a
-// command in a ring. Workers look at the run queue first, so that what was begun gets done, and at the rings
-// first every fourth time, so that new commands are seen while large transfers run.
+// Work is an item of the run queue (a command to continue), a task of a command on the help board, or a command in a
+// ring. Workers look at the run queue first, because commands that have begun should end. Every fourth time they look
+// at the rings first, because new commands must be seen while large transfers run.
 #pragma once
 
 #include "base/group.hpp"
@@ -39,10 +39,10 @@ GPU4FS_FN bool step_from_queue(Group g, Engine& engine, WorkerState& worker) {
   return popped.found;
 }
 
-// A task of somebody's transfer, and the rest of that command if it was the last one.
+// Runs tasks of another command, and the rest of that command if its last task was among them.
 template <class Group>
 GPU4FS_FN bool step_from_board(Group g, Engine& engine, WorkerState& worker) {
-  // Few commands at a time: each is a stream of host memory, and many at once cost bandwidth.
+  // Few commands at a time: each is a stream of host memory, and many concurrent streams cost bandwidth.
   constexpr u32 streams = 4;
   const Help help = help_somebody(g, engine, worker.index % streams * (help_board_size / streams));
   if (help.end == HelpEnd::nothing_left) return false;
@@ -53,7 +53,7 @@ GPU4FS_FN bool step_from_board(Group g, Engine& engine, WorkerState& worker) {
   return true;
 }
 
-// A worker of a service kernel that watches rings: others serve the run queue.
+// For a worker of a service kernel that looks at rings. Other workers serve the run queue.
 template <class Group>
 GPU4FS_FN bool poller_step(Group g, Engine& engine, WorkerState& worker) {
   if (step_from_rings(g, engine, worker)) return true;
@@ -63,7 +63,7 @@ GPU4FS_FN bool poller_step(Group g, Engine& engine, WorkerState& worker) {
 
 }  // namespace detail
 
-// Looks for one piece of work and does it. True if there was some. Collective.
+// Looks for one piece of work and executes it. True if there was some. Collective.
 template <class Group>
 GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   ++worker.turn;
@@ -77,7 +77,7 @@ GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   return false;
 }
 
-// The deadline sweep, if it is due. Called now and then by whoever has time, and before sleeping. Collective.
+// Does the deadline sweep if it is due. Idle workers call it from time to time, and before sleeping. Collective.
 template <class Group>
 GPU4FS_FN void worker_sweep(Group g, Engine& engine) {
   const u64 now_ns = on_leader(g, [&] {
@@ -87,7 +87,7 @@ GPU4FS_FN void worker_sweep(Group g, Engine& engine) {
   if (now_ns != 0) sweep_deadlines(g, engine, now_ns);
 }
 
-// Gives back what this worker keeps from step to step. Collective.
+// Returns the token and the slots that this worker keeps between steps. Collective.
 template <class Group>
 GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
   on_leader(g, [&] {
@@ -100,8 +100,8 @@ GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
   worker.held_session = session_max;
 }
 
-// The whole engine hangs on these three. A translation unit that calls them on a CPU thread uses the copy in
-// engine_cpu.cpp instead of compiling its own.
+// These three functions instantiate the whole engine. A translation unit that calls them on a CPU thread uses the copy
+// in engine_cpu.cpp and does not compile its own.
 #if !GPU4FS_CUDA_COMPILER
 extern template bool worker_step(Lane g, Engine& engine, WorkerState& worker);
 extern template void worker_sweep(Lane g, Engine& engine);

@@ -1,4 +1,4 @@
-// Taking chains of commands, decoded by the leader with the token held.
+// Takes chains of commands. The leader decodes them and holds the token meanwhile.
 #pragma once
 
 #include "engine/command_life.hpp"
@@ -7,8 +7,8 @@
 
 namespace gpu4fs::engine::detail {
 
-// How many staged descriptors, of `valid` valid ones, form whole chains; at most `limit` positions, or one
-// chain if that is longer. Sets *overlong when the first chain exceeds linked_command_max.
+// The number of staged descriptors, of `valid` valid ones, that form whole chains: at most `limit` positions, or one
+// chain if that is longer. Sets *overlong if the first chain exceeds linked_command_max.
 GPU4FS_FN inline u32 whole_chains(const wire::RingDescriptor* staging, u32 valid, u32 limit, bool* overlong) {
   u32 whole = 0;
   for (u32 i = 0; i < valid; ++i) {
@@ -21,7 +21,7 @@ GPU4FS_FN inline u32 whole_chains(const wire::RingDescriptor* staging, u32 valid
   return whole;
 }
 
-// An answer to an upcall needs no slot: those that wait for it may hold all of them.
+// An answer to an upcall needs no slot, because the commands that wait for it may hold all slots.
 GPU4FS_FN inline void accept_upcall_answer(Engine& engine, Session& session, const wire::Command& command,
                                            u64 position) {
   const Status status = answer_upcall(engine, command.inode, command.offset, command.aux);
@@ -34,14 +34,14 @@ struct Chain {
   Status status;
 };
 
-// The chain that begins at staged descriptor `begin`, and whether all of it is well formed.
+// The chain that begins at staged descriptor `begin`, with the first error of its descriptors.
 GPU4FS_FN inline Chain chain_at(const Session& session, const wire::RingDescriptor* staging, u32 begin, u32 count) {
   Chain chain{begin, begin, Status::ok};
   for (u32 i = begin; i < count; ++i) {
     const wire::Command command = wire::decode_command(staging[i]);
     const Status status = validate_command(command, sender_of(session), i != begin);
     if (chain.status == Status::ok) chain.status = status;
-    // An upcall answer is executed here, out of any order, so it cannot be part of a chain.
+    // An upcall answer is executed here, out of order, so it cannot be part of a chain.
     const bool linked = i != begin || (command.flags & wire::command_flag_link) != 0;
     if (linked && command.opcode == wire::Opcode::upcall_done && chain.status == Status::ok) {
       chain.status = Status::bad_descriptor;
@@ -52,7 +52,7 @@ GPU4FS_FN inline Chain chain_at(const Session& session, const wire::RingDescript
   return chain;
 }
 
-// Slots for a whole chain, or none. The last one popped is returned, the others hang on next_linked.
+// Takes slots for a whole chain, or none. Returns the last slot popped. The others are linked to it by next_linked.
 GPU4FS_FN inline u32 take_slots(Engine& engine, WorkerMemory& memory, u32 count) {
   if (count == 1 && memory.cached_slot_count != 0) {
     const u32 cached = memory.cached_slots[--memory.cached_slot_count];
@@ -95,8 +95,8 @@ GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const wire::
   GPU4FS_CHECK_EQ(at, u32{no_command});
 }
 
-// Slots for a chain, within what the session may have in flight. If there are none it says so first, then
-// looks again: one may have been freed in between, and whoever frees the next one wakes a worker.
+// Slots for a chain, within the session's limit of commands in flight. If there are none, it sets slots_exhausted and
+// then tries again, because a slot may have been freed in between. The worker that frees the next slot wakes a worker.
 GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session, WorkerMemory& memory, u32 count) {
   for (u32 attempt = 0; attempt < 2; ++attempt) {
     const u32 head = count <= session_room(session) ? take_slots(engine, memory, count) : u32{no_command};
@@ -107,7 +107,7 @@ GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session
   return no_command;
 }
 
-// The chain is malformed: the malformed commands say why, the others are cancelled.
+// The chain is malformed: its malformed commands get their errors, the others are cancelled.
 GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const wire::RingDescriptor* staging,
                                    const Chain& chain, u64 position) {
   for (u32 i = chain.begin; i < chain.end; ++i) {
@@ -118,7 +118,7 @@ GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const wire:
   }
 }
 
-// Turns `count` staged descriptors, whole chains, into commands. Leader only, with the token.
+// Turns `count` staged descriptors, which are whole chains, into commands. Leader only, with the token.
 GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 session_index, u64 position, u32 count) {
   Session& session = engine.sessions[session_index];
   const wire::RingDescriptor* staging = memory.staging;
@@ -143,8 +143,8 @@ GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 ses
   return taken;
 }
 
-// Reads ahead until `wanted` descriptors that end with a whole chain are staged, or the published ones end.
-// Returns how many. Collective, with the token.
+// Reads ahead until `wanted` descriptors that end with a whole chain are staged, or the published ones end. Returns the
+// number of staged descriptors. Collective, with the token.
 template <class Group>
 GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, wire::RingDescriptor* staging, u64 position,
                                 u32 wanted) {
@@ -167,7 +167,7 @@ GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, wire::Rin
   return staged;
 }
 
-// Leader only: the heads but the first are anybody's, the first is the caller's.
+// Leader only. The caller runs the first head. The other heads go to the run queue.
 GPU4FS_FN inline void hand_out_heads(Engine& engine, const Taken& taken) {
   if (taken.head_count == 0) return;
   CommandState& first = engine.commands[taken.first_head];
@@ -181,8 +181,8 @@ GPU4FS_FN inline void hand_out_heads(Engine& engine, const Taken& taken) {
   }
 }
 
-// With the token: the leader decodes, chain by chain. Leaves it held when nothing was taken, passes it on
-// otherwise.
+// With the token: the leader decodes, chain by chain. The token stays held if nothing was taken. Otherwise it is passed
+// on.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Taken take_chains(Group g, Engine& engine, WorkerState& worker, u32 session_index,
                                             u64 position) {

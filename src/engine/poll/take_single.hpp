@@ -1,4 +1,5 @@
-// Taking commands that are chains of their own: slots first, then the token goes on, then each rank decodes one.
+// Takes commands that are chains of their own: first their slots, then the token is passed on, then each rank decodes
+// one.
 #pragma once
 
 #include "engine/command_life.hpp"
@@ -11,8 +12,8 @@ struct Grant {
   u32 first;  // the slots are WorkerMemory::cached_slots[first, first + count)
 };
 
-// Slots for up to `wanted` commands of one chain each, within what the session may have in flight. With some,
-// the commands count as started and the token has been passed on. Leader only.
+// Slots for up to `wanted` commands of one chain each, within the session's limit of commands in flight. If there are
+// any, the commands count as started and the token has been passed on. Leader only.
 GPU4FS_FN inline Grant grant_slots(Engine& engine, const RingTurn& turn, u32 wanted) {
   Session& session = *turn.session;
   WorkerMemory& memory = *turn.memory;
@@ -32,14 +33,14 @@ GPU4FS_FN inline Grant grant_slots(Engine& engine, const RingTurn& turn, u32 wan
   return {count, memory.cached_slot_count};
 }
 
-// What a rank has of the commands that grant_slots() gave slots.
+// A rank's share of the commands that got slots from grant_slots().
 struct Granted {
   u32 slot;  // no_command: none
   Status status;
   wire::Command command;
 };
 
-// Its slot and its command, checked as far as the descriptor says.
+// The rank's slot and command, with the checks that need only the descriptor.
 template <class Group>
 GPU4FS_FN Granted read_granted(Group g, const RingTurn& turn, Grant grant) {
   Granted own{no_command, Status::ok, {}};
@@ -50,7 +51,7 @@ GPU4FS_FN Granted read_granted(Group g, const RingTurn& turn, Grant grant) {
   return own;
 }
 
-// Commands that end without their slots: those in `answered` are completed, those in `malformed` are refused.
+// Ends commands that need no slots: those in `answered` are completed, those in `malformed` are refused.
 template <class Group>
 GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, const Granted& own, u32 answered,
                               u32 malformed) {
@@ -67,7 +68,7 @@ GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, con
   if ((answered | malformed) != 0) on_leader(g, [&] { wake_client(*turn.session); });
 }
 
-// Makes commands of those that were granted slots, but for the ranks in `answered`. Rank i has descriptor i.
+// Starts the commands that got slots, except for the ranks in `answered`. Rank i has descriptor i.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Taken start_granted(Group g, Engine& engine, const RingTurn& turn, Grant grant,
                                               u32 answered) {
@@ -79,7 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken start_granted(Group g, Engine& engine, const Rin
   return_granted(g, engine, turn, own, answered, malformed);
   const u32 started = all & ~(answered | malformed);
   if (started == 0) return Taken{no_command, 0, grant.count, 0};
-  // The first one is the caller's, the others are anybody's.
+  // The caller runs the first one. The others go to the run queue.
   const u32 first = count_trailing_zeros(started);
   const u32 others = popcount(started) - 1;
   u64 queue_position = 0;
@@ -99,8 +100,8 @@ GPU4FS_FN GPU4FS_NOINLINE Taken start_granted(Group g, Engine& engine, const Rin
   return Taken{g.shuffle(own.slot, first), others + 1, grant.count, 0};
 }
 
-// With the token: the first `wanted` staged descriptors are chains of their own. Takes nothing, and leaves the token
-// held, when there is no slot.
+// With the token: the first `wanted` staged descriptors are chains of their own. If there is no slot, nothing is taken
+// and the token stays held.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, const RingTurn& turn, u32 wanted) {
   const Grant grant = on_leader(g, [&] { return grant_slots(engine, turn, wanted); });

@@ -1,4 +1,4 @@
-// Taking commands that may be answered where they are taken, without slots and locks (engine/optimistic/).
+// Takes commands that may be answered immediately, without slots and locks (engine/optimistic/).
 #pragma once
 
 #include "engine/optimistic/answer.hpp"
@@ -13,15 +13,15 @@ GPU4FS_FN bool more_follows(Group g, const Engine& engine, const RingTurn& turn,
   return on_leader(g, [&] { return ring::peek_descriptor(turn.session->ring, turn.position + 1); });
 }
 
-// The token has gone on, so a worker that is about to sleep sees the ring and stays awake, or has announced itself
-// before: no fence is needed. Workers of a kernel do not sleep.
+// No fence is needed, because the token has been passed on before. A worker that is about to sleep sees the ring and
+// stays awake, or it has announced itself earlier. Workers of a kernel do not sleep.
 GPU4FS_FN inline void wake_sleeper(Engine& engine) {
   if (load<Order::relaxed, Scope::engine>(&engine.parking.sleepers) != 0) wake_workers(engine, 1);
 }
 
-// With the token: the first `wanted` staged descriptors may be answered without locks. If more commands follow the
-// token goes on first. If not it is kept, so that a quiet ring stays with its worker, and at most one is taken; nothing
-// is taken if that one has to go the ordinary way.
+// With the token: the first `wanted` staged descriptors may be answered without locks. If more commands follow, the
+// token is passed on first. Otherwise it is kept, so a quiet ring stays with its worker, and at most one command is
+// taken. Nothing is taken if that command has to go the ordinary way.
 template <class Group>
 GPU4FS_FN Taken take_unlocked(Group g, Engine& engine, const RingTurn& turn, const ring::FetchedDescriptors& seen,
                               u32 wanted) {

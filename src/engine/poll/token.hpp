@@ -1,4 +1,4 @@
-// A ring's token: who holds it looks at the ring, reads its next descriptors and says how far the ring is taken.
+// A ring's token: its holder looks at the ring, reads the next descriptors and advances the position.
 #pragma once
 
 #include "engine/command_life.hpp"
@@ -8,7 +8,7 @@ namespace gpu4fs::engine::detail {
 
 inline constexpr u32 polls_per_token = 64;
 
-// Without acquiring anything: for looks at many rings.
+// Acquires nothing: for looks at many rings.
 GPU4FS_FN inline bool session_looks_open(const Session& session) {
   return load<Order::relaxed, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
 }
@@ -16,7 +16,7 @@ GPU4FS_FN inline bool session_is_open(const Session& session) {
   return load<Order::acquire, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
 }
 
-// Takes the token if `word`, as just loaded, is still true of the session.
+// Takes the token if the session's word still equals `word`, which was just loaded.
 GPU4FS_FN inline bool try_token(Session& session, u64 word) {
   return compare_exchange<Order::relaxed, Scope::engine>(&session.poll_word, word, word | 1);
 }
@@ -25,19 +25,19 @@ GPU4FS_FN inline void pass_token(Session& session, u64 position) {
   store<Order::relaxed, Scope::engine>(&session.poll_word, position << 1);
 }
 
-// What was taken from a ring. The heads of the chains are linked through wait_next.
+// The commands taken from a ring. The heads of the chains are linked through wait_next.
 struct Taken {
   u32 first_head;  // no_command: nothing to run
   u32 head_count;
   u32 consumed;     // ring positions
-  u32 keeps_token;  // 1: the token has not been passed on although something was consumed
+  u32 keeps_token;  // 1: the token is still held although something was consumed
 };
 
 // A look at a ring by a worker that has its token.
 struct RingTurn {
   Session* session;
   WorkerMemory* memory;  // of the worker
-  WorkerViews* views;    // likewise
+  WorkerViews* views;    // of the worker
   u32 session_index;
   u32 is_quiet;  // of a kernel's worker: no command seems to follow
   u64 position;  // of the first staged descriptor
