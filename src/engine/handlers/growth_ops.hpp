@@ -1,4 +1,4 @@
-// grow: the server's part in a pool that changes its size; the rest is the checkpoint's (space/growth.hpp).
+// grow: the server's commands for a pool that changes its size. The checkpoint does the rest (space/growth.hpp).
 #pragma once
 
 #include "engine/engine.hpp"
@@ -64,9 +64,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_chunk(Group g, Engine& engine, CommandStat
   return changed.status == Status::ok ? Step::complete(changed.result) : Step::end(changed.status);
 }
 
-inline constexpr u32 trim_run_max = 64;  // at most, of a run: it is punched in one go
+inline constexpr u32 trim_run_max = 64;  // limit of a run, which is punched in one call
 
-// A run of free regions becomes the server's. One that others took meanwhile has no regions.
+// Assigns a run of free regions to the server. If others took the run meanwhile, the result has no regions.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
   space::TrimRun& run = *reinterpret_cast<space::TrimRun*>(c.scratch);
   static_assert(sizeof(run) <= command_scratch_size);
   const bool is_found = on_leader(g, [&] {
-    // Looking says that a chunk was looked at: once.
+    // The search marks a chunk as examined, so it runs only once.
     if (c.stage == 0) {
       const auto chunk = static_cast<u32>(minimum(c.command.inode, u64{raid::no_chunk}));
       const auto region = static_cast<u32>(minimum(c.command.offset, u64{raid::no_chunk}));
@@ -106,13 +106,16 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
 
 }  // namespace detail
 
-// Internal. mask grow_stage: the plan in fs.growth goes into the next checkpoint. grow_admit: its chunks get their
-// places and are loaded, those that it deletes are gone. grow_withdraw: it is not to be staged any more. grow_room:
-// chunks with `offset` pages could still be made for class `mode`; commands that find no space there may ask for one
-// (UpcallKind::make_chunk). grow_freeze, grow_thaw, grow_usage: of chunk `inode`. Status: those of
-// space::stage_growth(), space::admit_chunks(), space::withdraw_growth(), space::freeze_empty_chunk(), and of loading;
-// busy for a chunk that is being deleted. grow_trim, grow_trimmed: wire::TrimResult, around the server's punching;
-// device_failed: not while a device is lost.
+// Internal. mask:
+// - grow_stage: the plan in fs.growth becomes a part of the next checkpoint.
+// - grow_admit: the plan's chunks get their places and are loaded. The chunks that it deletes are removed.
+// - grow_withdraw: no checkpoint takes the plan.
+// - grow_room: chunks with `offset` pages can still be created for class `mode`. Commands that find no space there may
+//   request one (UpcallKind::make_chunk).
+// - grow_freeze, grow_thaw, grow_usage: for chunk `inode`.
+// - grow_trim, grow_trimmed: wire::TrimResult, before and after the server's punching.
+// Status: those of space::stage_growth(), space::admit_chunks(), space::withdraw_growth(), space::freeze_empty_chunk()
+// and of loading. busy: the chunk is being deleted. device_failed: a trim is refused while a device is lost.
 template <class Group>
 GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;

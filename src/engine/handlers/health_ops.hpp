@@ -1,4 +1,4 @@
-// health and list_blocks: what the management process asks to tell people about a pool's state.
+// health and list_blocks: requests of the management process, which reports a pool's state to users.
 #pragma once
 
 #include "engine/handlers/file_common.hpp"
@@ -51,7 +51,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, wi
   }
 }
 
-// Leader: the record and as many entries of the table as fit. Bytes written.
+// Leader: writes the record and as many entries of the table as fit. Returns the bytes written.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* output, u64 length) {
   const fs::FileSystem& fs = engine.fs;
   auto* record = reinterpret_cast<wire::HealthRecord*>(output);
@@ -99,13 +99,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_health(Group g, Engine& engine, CommandState
 
 namespace detail {
 
-inline constexpr u32 block_list_rounds = 512;  // places of the map that one command looks at
+inline constexpr u32 block_list_rounds = 512;  // places of the map that one command visits
 
 struct BlockList {
   wire::BlockListHeader* header;
   wire::BlockRecord* records;
   u64 room;
-  u64 next;  // page where the walk goes on
+  u64 next;  // page where the walk continues
 };
 
 GPU4FS_FN inline void append_block(BlockList& list, const wire::BlockRecord& record) {
@@ -113,12 +113,13 @@ GPU4FS_FN inline void append_block(BlockList& list, const wire::BlockRecord& rec
   list.records[list.header->record_count++] = record;
 }
 
-// Damage makes a part of the map unreadable; it is passed over.
+// The walk skips a part of the map that damage makes unreadable.
 GPU4FS_FN constexpr bool is_damage(Status status) {
   return status == Status::checksum_mismatch || status == Status::corrupt_structure || status == Status::device_failed;
 }
 
-// Lists the indirect blocks whose first page is `page`, where the walk goes on unless one of them could not be read.
+// Lists the indirect blocks whose first page is `page`. The walk continues at `page`, or after a block that could not
+// be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                 u64 page, BlockList& list) {
@@ -140,7 +141,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, Command
   return Status::ok;
 }
 
-// Lists the run of blocks that the range begins with; the walk goes on behind it.
+// Lists the run of blocks at the beginning of the range. The walk continues after it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                           fs::PageRange range, BlockList& list) {
@@ -161,7 +162,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
         return first.is_hole() ? following.raw == 0 : following.raw == first.raw + distance * block_bytes;
       });
   list.next = page + count;
-  // A page that is new since the last checkpoint has no place on the medium.
+  // A page that was added after the last checkpoint has no place on the medium.
   if (first.is_hole() || first.address() == 0) return Status::ok;
   const auto kind = first.is_unwritten() ? wire::BlockKind::unwritten : wire::BlockKind::content;
   on_leader(g, [&] {
@@ -170,7 +171,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
   return Status::ok;
 }
 
-// Lists pages of attributes from place *place on; block_list_end behind the last.
+// Lists pages of attributes from place *place on. *place: block_list_end after the last one.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       BlockList& list, u64* place) {
@@ -202,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
   const u64 capacity = has_map ? fs::map_capacity(ref.inode->height) : 0;
   bool full = false;
   for (u32 round = 0; page < capacity && round < block_list_rounds; ++round) {
-    // What one place may list: its run, and an indirect block a level.
+    // One place lists at most its run and one indirect block for each level.
     full = on_leader(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
     if (full) break;
     GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list));
@@ -221,8 +222,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
 }  // namespace detail
 
 // Internal. inode; offset: first page; data, length: wire::BlockListHeader and BlockRecords, at least 16 of them.
-// Result: records. The places are those of the last checkpoint; what changed since may be listed or not.
-// Status: stale, as get_page for the inode's own page.
+// Result: number of records. The places are those of the last checkpoint. Later changes may be listed or not. Status:
+// stale, and those of get_page for the inode's own page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;

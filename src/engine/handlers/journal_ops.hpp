@@ -1,5 +1,5 @@
-// checkpoint, fsync, sync, load_chunks: the commands that move epochs. What a checkpoint does and why it
-// is safe stands in fs/journal/checkpoint.hpp; this file runs its steps and tasks.
+// checkpoint, fsync, sync, load_chunks: the commands that advance epochs. fs/journal/checkpoint.hpp describes the steps
+// of a checkpoint and why it is safe. This file runs its steps and tasks.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -17,7 +17,7 @@ namespace gpu4fs::engine {
 
 enum class CheckpointStage : u32 {
   close = 0,  // wait until no operation commits
-  give_back,  // gate closed, and no step runs: pages of the inode file that are free (fs/inode/give_back.hpp)
+  give_back,  // gate closed, and no step runs: frees unused pages of the inode file (fs/inode/give_back.hpp)
   place,      // gate closed: changed pages get new places
   copy,       // gate closed
   write,
@@ -33,19 +33,19 @@ enum class CheckpointStage : u32 {
 };
 
 inline constexpr u32 chunks_per_checkpoint_task = 8;
-inline constexpr u32 checkpoint_mask_clean = 1;   // Command::mask: the last one before unmounting
-inline constexpr u32 checkpoint_mask_forced = 2;  // also when nothing has changed
+inline constexpr u32 checkpoint_mask_clean = 1;   // Command::mask: the last checkpoint before unmounting
+inline constexpr u32 checkpoint_mask_forced = 2;  // also if nothing has changed
 
 enum class StageWait : u32 { none, tasks, flush, growth };
 
 struct CheckpointScratch {
-  u64 epoch;  // being written
-  // Set when this stage begins to wait; found set, the wait has ended.
+  u64 epoch;  // the epoch that is written
+  // Set when this stage begins to wait. If it is already set, the wait has ended.
   StageWait waits_for;
   u32 started;
   u64 pause_begin_ns;
   u64 stamp;          // of its superblocks
-  u32 growth_number;  // of the plan that the server was asked about
+  u32 growth_number;  // of the plan that the server was asked to write
   u32 reserved;
 };
 static_assert(sizeof(CheckpointScratch) <= command_scratch_size);
@@ -84,7 +84,7 @@ template <class Group>
 GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, CheckpointStage stage, u32 task) {
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
   const u32 first = task * chunks_per_checkpoint_task;
-  // Chunks may come meanwhile.
+  // Chunks may be added meanwhile.
   const u32 end =
       on_leader(g, [&] { return minimum(first + chunks_per_checkpoint_task, raid::chunk_count_of(engine.fs.space)); });
   const u64 epoch = checkpoint_scratch(c).epoch;
@@ -105,7 +105,7 @@ GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, Checkpoint
   return status;
 }
 
-// Runs the stage's tasks here if they are few, else fans them out. True when they have ended.
+// Runs the stage's tasks here if they are few, else fans them out. Returns true after they have ended.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
                                                     Step* step);
@@ -170,7 +170,7 @@ GPU4FS_FN void set_stage(Group g, CommandState& c, CheckpointStage stage) {
   on_leader(g, [&] { c.stage = static_cast<u32>(stage); });
 }
 
-// The server tells people. Devices of which nobody knows yet are told of by the next checkpoint.
+// The server informs users. The next checkpoint reports devices that are lost in the meantime.
 GPU4FS_FN inline void report_losses(Engine& engine) {
   for (u64 left = raid::take_unreported_losses(engine.fs.space); left != 0; left &= left - 1) {
     const u32 device = static_cast<u32>(count_trailing_zeros(left));
@@ -186,8 +186,8 @@ GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
   return unpromised < pages.frame_count / 4;
 }
 
-// A stage that asks the server: false the first time, when it is to ask, true when the command comes back with the
-// answer.
+// For a stage that asks the server. The first call returns false, and the stage sends its request. The call after the
+// answer returns true.
 template <class Group>
 GPU4FS_FN bool asked_before(Group g, CommandState& c) {
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
@@ -199,12 +199,12 @@ GPU4FS_FN bool asked_before(Group g, CommandState& c) {
   });
 }
 
-// Flushes the devices: true when that is done, else the step to leave with. `c.upcall_result` has the
-// server's answer when the command is restarted.
+// Flushes the devices. Returns true when this is done, else *step is the step to leave with. After the command's
+// restart `c.upcall_result` holds the server's answer.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
-  // Who has asked takes the answer, though the last device that needs it was replaced meanwhile: otherwise the next
-  // stage would take it for its own.
+  // A stage that has asked must take the answer, even if the last device that needs it was replaced meanwhile.
+  // Otherwise the next stage would take the answer for its own.
   const bool needed = on_leader(g, [&] {
     fence<Order::acq_rel, Scope::system>();
     return checkpoint_scratch(c).waits_for != StageWait::none ||
@@ -224,13 +224,13 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
   return false;
 }
 
-// Leader, stage `growth`. True: the server is to be asked. Its answer counts whatever came in between, so that the next
-// stage does not find the question still open.
+// Leader, stage `growth`. True: the server is to be asked. The stage takes the answer in any case, so the next stage
+// does not find an open request.
 GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.stage, static_cast<u32>(CheckpointStage::growth));
   fs::FileSystem& fs = engine.fs;
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  // A new chunk must not be on a device that this epoch calls stale.
+  // A new chunk must not be on a device that this epoch declares stale.
   const bool is_whole = raid::failed_devices(fs.space) == 0;
   const bool rebuilds = raid::rebuilt_devices(fs.space) != 0;
   if (scratch.waits_for != StageWait::none) {
@@ -238,7 +238,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
     space::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
     return false;
   }
-  // A checkpoint that makes a rebuilt device readable leaves it to the next one.
+  // If this checkpoint makes a rebuilt device readable, the next one handles the growth.
   if (!space::growth_is_staged(fs) || rebuilds) return false;
   scratch.growth_number = space::growth_number(fs);
   if (!is_whole) {
@@ -249,8 +249,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
   return true;
 }
 
-// The server writes what a growing pool needs in front of the superblocks. True when that is done, or not needed, else
-// the step to leave with.
+// The server writes the structures that a growing pool needs before the superblocks. Returns true when this is done or
+// not needed, else *step is the step to leave with.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandState& c, Step* step) {
   if (!on_leader(g, [&] { return is_growth_to_ask(engine, c); })) return true;
@@ -261,7 +261,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandSt
   return false;
 }
 
-// Stage `join`: of the devices that join the pool; `superblocks`: of the others.
+// Writes superblocks. Stage `join`: those of devices that join the pool. Stage `superblocks`: those of the others.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, CommandState& c, CheckpointStage stage) {
   GPU4FS_CHECK(stage == CheckpointStage::join || stage == CheckpointStage::superblocks);
@@ -272,7 +272,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
   const Part part = on_leader(g, [&] {
     const u64 joining = space::joining_devices(engine.fs);
     CheckpointScratch& scratch = checkpoint_scratch(c);
-    // All superblocks of an epoch say the same.
+    // All superblocks of an epoch must be equal.
     if (stage == CheckpointStage::join) scratch.stamp = now_stamp(engine);
     return Part{scratch.stamp, stage == CheckpointStage::join ? joining : ~joining};
   });
@@ -282,7 +282,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
   return fs::write_superblocks(g, engine.fs, epoch, part.stamp, is_clean, part.devices);
 }
 
-// Gate closed, everything copied: the next epoch begins and the gate opens.
+// Gate closed, everything copied: begins the next epoch and opens the gate.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.stage, static_cast<u32>(CheckpointStage::copy));
@@ -298,7 +298,7 @@ GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& 
   set_stage(g, c, CheckpointStage::write);
 }
 
-// The stages after the pause. Answers the step to leave with.
+// The stages after the pause. Returns the step to leave with.
 template <class Group>
 GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
@@ -350,7 +350,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         });
         break;
       default: {
-        // A restart with the steps stopped goes on, even if frames have become free meanwhile.
+        // A restart with the steps stopped continues, even if frames have become free meanwhile.
         const bool goes_on = on_leader(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
         if (!goes_on) return Step::complete(scratch.epoch);
         const Status stopped = stop_steps(g, engine, c);
@@ -364,7 +364,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
   }
 }
 
-// The command of a checkpoint itself: writes the open epoch.
+// The checkpoint's own command: writes the open epoch.
 template <class Group>
 GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
@@ -372,7 +372,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   Step step{};
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
-    // Once it keeps the gate closed it goes on, whatever a failing flush of the log says meanwhile.
+    // After it has closed the gate it continues, even if a flush of the log fails meanwhile.
     const bool goes_on = on_leader(g, [&] { return is_closed_by(engine.commit_gate, c); });
     if (!goes_on && on_leader(g, [&] { return fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
     const bool needed = goes_on || on_leader(g, [&] {
@@ -380,7 +380,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
                           return fs.read_only == 0 && (fs::has_changes(fs) || forced);
                         });
     if (!needed) {
-      // Somebody may wait for room: eviction alone.
+      // A command may wait for free frames: only evict.
       on_leader(g, [&] { checkpoint_scratch(c).epoch = fs.epoch_durable; });
       set_stage(g, c, CheckpointStage::evict);
       return write_checkpoint(g, engine, c);
@@ -406,7 +406,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
     }
     set_stage(g, c, CheckpointStage::place);
     if (stops) {
-      // This step is outside the gate that opens here.
+      // This step is outside the gate that is opened here.
       resume_steps(g, engine, c);
       return Step::end(Status::again);
     }
@@ -422,7 +422,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
   return write_checkpoint(g, engine, c);
 }
 
-// One from a ring: asks for a checkpoint and waits for its end.
+// A command from a ring: requests a checkpoint and waits for its end.
 template <class Group>
 GPU4FS_FN Step request_checkpoint_step(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
@@ -437,15 +437,15 @@ GPU4FS_FN Step request_checkpoint_step(Group g, Engine& engine, CommandState& c)
 
 }  // namespace detail
 
-// Internal. Result: the epoch that is durable now.
+// Internal. Result: the epoch that is durable at the end.
 template <class Group>
 GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
   if (c.index == checkpoint_command) return detail::run_checkpoint(g, engine, c);
   return detail::request_checkpoint_step(g, engine, c);
 }
 
-// Makes everything durable that committed before it began: through the operation log, or, where there is none or it
-// holds too much that was never written, by a checkpoint. Result: 0.
+// Makes everything durable that committed before this command began. It uses the operation log. If there is no log, or
+// too much of it is still unwritten, it uses a checkpoint. Result: 0.
 template <class Group>
 GPU4FS_FN Step step_sync(Group g, Engine& engine, CommandState& c) {
   return detail::run_sync(g, engine, c);
@@ -456,7 +456,7 @@ GPU4FS_FN Step step_fsync(Group g, Engine& engine, CommandState& c) {
   return detail::run_sync(g, engine, c);
 }
 
-// Internal, at mount: one task a chunk.
+// Internal, at mount: one task for each chunk.
 template <class Group>
 GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   const bool done = on_leader(g, [&] {
@@ -470,9 +470,9 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   return Step::end(on_leader(g, [&] { return space::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
-// Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One
-// of a row is carried out; those come before all others.
-// checksum_mismatch: they were not written before the end; the log ends in front of this record.
+// Internal, before the replay of the record at `output`: allocates the pages that the record names and creates their
+// descriptors. The record of a row is replayed here. Records of rows come before all others. checksum_mismatch: the
+// pages were not written before the crash, and the log ends before this record.
 template <class Group>
 GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
   const format::LogRecord* record = c.operation.replay;

@@ -1,8 +1,8 @@
-// What the handlers of names share: names and inodes of a command, access checks, times.
+// Common functions of the handlers of names: names and inodes of a command, access checks, times.
 //
-// A handler locks inodes before it believes anything about them. A front end that has checked
-// permissions already (FUSE with default_permissions) owns a trusted session; for all others the
-// engine checks, with the session's own credentials.
+// A handler locks inodes before it relies on their content. A front end that has already checked permissions (FUSE with
+// default_permissions) owns a trusted session. For all others the engine checks them, with the session's own
+// credentials.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -16,9 +16,9 @@
 
 namespace gpu4fs::engine {
 
-inline constexpr u32 link_count_max = 65000;  // of everything but directories, as in ext4
+inline constexpr u32 link_count_max = 65000;  // of everything except directories, as in ext4
 
-// open(2) flags as Linux has them on x86-64 and as FUSE sends them.
+// Flags of open(2) as in Linux on x86-64, which FUSE uses too.
 inline constexpr u32 open_access_mask = 03;
 inline constexpr u32 open_write_only = 01;
 inline constexpr u32 open_read_write = 02;
@@ -28,7 +28,7 @@ inline constexpr u32 open_append = 02000;
 inline constexpr u32 open_directory = 0200000;
 inline constexpr u32 open_no_access_time = 01000000;
 
-// The rights that open(2) with these flags needs.
+// The rights that open(2) needs for these flags.
 GPU4FS_FN constexpr u32 open_rights(u32 flags) {
   const u32 access = flags & open_access_mask;
   u32 wanted = access == open_write_only ? fs::may_write : fs::may_read;
@@ -61,7 +61,7 @@ GPU4FS_FN inline bool is_dots(NameBytes name) {
   return is_dot(name) || is_dot_dot(name);
 }
 
-// not_found for an empty name (as for an empty path), name_too_long, invalid_argument.
+// Status: not_found for an empty name (as for an empty path), name_too_long, invalid_argument.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_name(Group g, NameBytes name) {
   if (name.length == 0) return Status::not_found;
@@ -84,7 +84,7 @@ GPU4FS_FN inline Status check_writable(const Engine& engine) {
   return GPU4FS_MUTANT(read_only_ignored, engine.fs.read_only != 0, false) ? Status::read_only : Status::ok;
 }
 
-// Inodes that clients can name: not the inode file, the bitmaps and the reserved numbers.
+// Inodes that clients can name. These exclude the inode file, the bitmaps and the reserved numbers.
 GPU4FS_FN constexpr bool is_file_number(u64 number) {
   const bool is_file = number == format::inode_number_root || number >= format::inode_number_first_free;
   return GPU4FS_MUTANT(reserved_inodes_named, is_file, true) && number < fs::inode_number_max;
@@ -96,7 +96,7 @@ GPU4FS_FN constexpr bool will_run_again(Status status) {
          status == Status::chunk_not_mapped;
 }
 
-// Brings the inode in and locks it. stale: no such inode; corrupt_structure; or as lock_inode and
+// Loads the inode and locks it. Status: stale if there is no such inode, corrupt_structure, and those of lock_inode and
 // get_inode.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
@@ -113,7 +113,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, Comman
   return GPU4FS_MUTANT(inode_unchecked, fs::inode_is_sound(*ref->inode), true) ? Status::ok : Status::corrupt_structure;
 }
 
-// An inode that a name in a locked directory leads to: that it does not exist is damage.
+// Locks the inode that a name in a locked directory leads to. If the inode does not exist, the pool is damaged.
 template <class Group>
 GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
                                   fs::InodeRef* ref) {
@@ -128,7 +128,7 @@ GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c
   return fs::sticky_allows(*dir.inode, *child.inode, credentials_of(engine, c).uid) ? Status::ok : Status::permission;
 }
 
-// A directory to look into. not_directory; access without the right to search it.
+// Locks a directory for a search. Status: not_directory; access without the right to search it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
                                                 fs::InodeRef* dir) {
@@ -137,7 +137,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, Command
   return require_access(g, engine, c, *dir, fs::may_execute);
 }
 
-// A directory whose names change: not_found when it was removed and is only held open.
+// Locks a directory for a change of its names. not_found: it was removed and is only held open.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_directory_for_change(Group g, Engine& engine, CommandState& c, u64 number,
                                                            fs::InodeRef* dir) {

@@ -7,12 +7,12 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
-// What a new inode is to be.
+// The properties of a new inode.
 struct CreateRequest {
-  u32 mode;          // type and permissions as asked for, before umask and default lists
+  u32 mode;          // type and permissions as requested, before umask and default lists
   u32 link_count;    // 2 for directories, 0 for a file without a name
   u64 device;        // of device nodes
-  const u8* target;  // symbolic links: session memory
+  const u8* target;  // symbolic links: in session memory
   u32 target_length;
   u32 reserved;
 };
@@ -24,15 +24,15 @@ struct Creation {
   fs::NewOwner owner;
 };
 
-// The set-gid bit of a program is not for those outside its group.
+// Callers outside a program's group cannot set its set-gid bit.
 GPU4FS_FN inline u32 strip_set_gid(const Engine& engine, const CommandState& c, u32 mode, u32 gid) {
   if (session_is_trusted(engine, c) || c.command.uid == 0 || fs::is_directory(mode)) return mode;
   const bool is_program = (mode & (fs::mode_set_gid | 010)) == (fs::mode_set_gid | 010);
   return is_program && !caller_in_group(engine, c, gid) ? mode & ~fs::mode_set_gid : mode;
 }
 
-// Locks the inode of a claimed number before anything is in it: clients may guess numbers, and whoever freed
-// the inode last may still hold it. A page that nobody can have locked yet is made in a commit of its own.
+// Locks the inode of a claimed number before it has content. Clients may guess numbers, and the command that freed the
+// inode last may still hold the lock. A page that nobody can have locked yet is created in a separate commit.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, CommandState& c, u64 number) {
   GPU4FS_CHECK_EQ(c.operation.claimed_inode, number);
@@ -47,15 +47,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, Com
     status = fs::get_inode(g, fs, c.operation, number, &ref);
   }
   if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
-    // Left claimed until the next mount, so that the commands to come get other numbers.
+    // The number stays claimed until the next mount, so later commands get other numbers.
     on_leader(g, [&] { c.operation.claimed_inode = 0; });
   }
   GPU4FS_TRY(status);
   return lock_inode(g, engine, c, ref, LockMode::exclusive);
 }
 
-// Claims the inode's number, locks and prepares it and enters the gate. The command keeps the number when it is
-// restarted, and gives it back when it ends without the inode.
+// Claims the inode's number, locks and prepares the inode and enters the gate. The command keeps the number over
+// restarts. It returns the number if it ends without the inode.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
                                                   const CreateRequest& request, Creation* creation) {
@@ -103,7 +103,7 @@ GPU4FS_FN inline format::LogRecord creation_record(const CommandState& c, const 
   return record;
 }
 
-// Gate: the inode with its content and lists, still without a name.
+// Gate: creates the inode with its content and lists, but without a name.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
                                                     const CreateRequest& request, const Creation& creation) {
@@ -115,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   const bool is_inline = request.target != nullptr && request.target_length <= format::inode_inline_capacity;
   fs::NewInode values{};
   values.mode = static_cast<u16>(creation.owner.mode);
-  // Others have no blocks of data, nor may they have attributes that say so.
+  // Other types have no blocks of data, and must not have attributes that describe them.
   const bool inherits = fs::is_regular(request.mode) || fs::is_directory(request.mode);
   values.profile = inherits ? dir.inode->profile : u16{0};
   values.uid = c.command.uid;
@@ -140,13 +140,12 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   fs::commit_inherited_access(g, fs, op, child, creation.inherited);
   fs::mark_inode_dirty(g, fs, op, child);
   GPU4FS_TRACE_POINT(commit);
-  // The record's target is the copy that was committed.
+  // The record's target is the committed copy.
   append_record(g, engine, c, creation_record(c, request, creation, child), destination);
   return child;
 }
 
-// Creates the inode and its name in the locked directory `dir`; the name is checked. exists: it is
-// there.
+// Creates the inode and its name in the locked directory `dir`. The name was checked. exists: the name exists.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
                                          const CreateRequest& request) {
@@ -232,13 +231,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_create(Group g, Engine& engine, CommandState
     return Step::complete(child.number);
   }
   if (status != Status::not_found) return Step::end(status);
-  // The same lock; now with what creating needs.
+  // Takes the same lock, with the checks for a creation.
   GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
   const u32 mode = fs::mode_regular | (c.command.mode & fs::mode_permissions);
   return detail::create_in(g, engine, c, dir, {mode, 1, 0, nullptr, 0, 0});
 }
 
-// A regular file without a name: an orphan from the start, which `link` can give a name.
+// Creates a regular file without a name. It is an orphan from the beginning, and `link` can name it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_tmpfile(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef dir{};

@@ -7,8 +7,8 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
-// lookup of "..": the parent's lock comes before the directory's, so the directory is let go first.
-// `stage` 1: the parent's number is in scratch.
+// Looks up "..". The parent's lock comes before the directory's, so the directory is unlocked first. `stage` 1: the
+// parent's number is in scratch memory.
 template <class Group>
 GPU4FS_FN Step look_up_parent(Group g, Engine& engine, CommandState& c) {
   u64* saved = reinterpret_cast<u64*>(c.scratch);
@@ -63,7 +63,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_getattr(Group g, Engine& engine, CommandStat
 
 namespace detail {
 
-// What open(2) asks of an inode that exists.
+// The checks of open(2) for an existing inode.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_open(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                             u32 flags) {
@@ -110,7 +110,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_access(Group g, Engine& engine, CommandState
 
 namespace detail {
 
-// The target of a symbolic link: bytes that stay where they are in this step.
+// The target of a symbolic link. The bytes stay in place during this step.
 struct LinkTarget {
   const u8* bytes;
   u32 length;

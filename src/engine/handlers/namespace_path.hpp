@@ -1,10 +1,9 @@
 // Handler of lookup_path: resolves a whole path in one command.
 //
-// The walk goes hand over hand: the next inode is locked before its directory is let go, so that
-// every step of the path is taken in a directory that still has the name. Only ".." lets go first,
-// because locks go from parents to children. The rest of the path lies right-aligned in the
-// command's buffer, so that the target of a symbolic link is put in front of it. The state in
-// scratch is what a parked walk needs to go on.
+// The walk locks the next inode before it unlocks the directory. So each step of the path is taken in a directory that
+// still contains the name. Only ".." unlocks first, because locks are taken from parents to children. The rest of the
+// path is right-aligned in the command's buffer, so there is room before it for the target of a symbolic link. The
+// scratch memory holds the state from which a parked walk continues.
 #pragma once
 
 #include "engine/handlers/namespace_lookup.hpp"
@@ -18,19 +17,19 @@ struct PathWalk {
   u64 next;             // to be locked next, 0: none
   u32 begin;            // first byte of the rest in CommandState::buffer; the rest ends with the buffer
   u32 links;            // symbolic links followed
-  u32 needs_directory;  // the component before was followed by a slash
+  u32 needs_directory;  // a slash followed the previous component
   u32 reserved;
 };
 static_assert(sizeof(PathWalk) <= command_scratch_size);
 
 struct PathComponent {
   u32 begin;
-  u32 end;        // begin == end: nothing left
+  u32 end;        // begin == end: nothing remains
   u32 has_slash;  // a slash follows
   u32 is_last;    // only slashes follow
 };
 
-// Leader. `begin` may be at slashes.
+// Leader. `begin` may be the position of a slash.
 GPU4FS_FN inline PathComponent next_component(const u8* buffer, u32 begin) {
   GPU4FS_CHECK_LE(begin, u32{command_buffer_size});
   while (begin < command_buffer_size && buffer[begin] == '/') ++begin;
@@ -62,7 +61,7 @@ GPU4FS_FN Status begin_walk(Group g, CommandState& c, PathWalk* walk) {
   return Status::ok;
 }
 
-// Locks walk->next and lets the directory go in which it was found.
+// Locks walk->next and unlocks the directory in which it was found.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandState& c, PathWalk* walk) {
   GPU4FS_CHECK_NE(walk->next, 0u);
@@ -77,8 +76,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Puts the target of symbolic link `number` in front of the rest of the path, which begins at
-// `rest`.
+// Inserts the target of symbolic link `number` before the rest of the path, which begins at `rest`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandState& c, u64 number, u32 rest,
                                              PathWalk* walk) {
@@ -109,7 +107,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Takes one component of the path in the locked directory `dir`.
+// Resolves one component of the path in the locked directory `dir`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
                                                 const PathComponent& component, PathWalk* walk) {
@@ -148,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, Command
 
 }  // namespace detail
 
-// An empty path is the inode itself.
+// An empty path means the inode itself.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, CommandState& c) {
   detail::PathWalk walk{};
