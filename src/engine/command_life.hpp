@@ -21,8 +21,7 @@ GPU4FS_FN inline wire::Sender sender_of(const Session& session) {
   return session.trusted != 0 ? wire::Sender::front_end : wire::Sender::client;
 }
 
-// What can be said of a descriptor without touching anything else. `has_predecessor`: it is linked to the
-// command before.
+// Checks of a descriptor that need no other data. `has_predecessor`: it is linked to the previous command.
 GPU4FS_FN inline Status validate_command(const wire::Command& command, wire::Sender sender, bool has_predecessor) {
   if (!wire::is_command(command.opcode)) return Status::unknown_command;
   if ((command.flags & ~wire::command_flag_known) != 0) return Status::bad_descriptor;
@@ -40,7 +39,7 @@ GPU4FS_FN inline Status validate_command(const wire::Command& command, wire::Sen
   return wire::takes_records(command.opcode) ? Status::ok : Status::bad_descriptor;
 }
 
-// A slot that was just taken gets its command. Leader only.
+// Fills a newly taken slot with its command. Leader only.
 GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire::Command& command, u32 session,
                                     u64 position) {
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.phase)), static_cast<u32>(CommandPhase::free));
@@ -72,7 +71,7 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
   store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));
-  // Relaxed: whoever is to see the command gets it through the run queue, which releases.
+  // Relaxed: other workers get the command through the run queue, which releases.
   store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::linked));
 }
 
@@ -83,8 +82,8 @@ GPU4FS_FN void clear_scratch(Group g, CommandState& c) {
   on_leader(g, [&] { c.prepared = Prepared::yes; });
 }
 
-// A command that carries out a record again takes its time stamp, and whatever else its handler wants, from there.
-// The server has validated the record, which lies in memory of its own.
+// A command that replays a record takes its time stamp, and any other data that its handler needs, from the record. The
+// server has validated the record. It is in memory that only the server writes.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, CommandState& c) {
   u8* memory = nullptr;
@@ -103,8 +102,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, Command
   });
 }
 
-// Before the first step: names into engine memory, addresses of answers checked, clock started. What is read
-// here is never read again from the session's memory. Collective.
+// Before the first step: copies names into engine memory, checks the addresses of answers, starts the clock. Data that
+// is read here is never read again from the session's memory. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, CommandState& c) {
   const bool internal = c.session == session_max;
@@ -136,7 +135,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// Whatever the command still holds but its locks. Leader only.
+// Releases everything that the command still holds, except its locks. Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline void release_claims(Engine& engine, CommandState& c) {
   if (c.in_gate != 0) {
     c.in_gate = 0;
@@ -158,7 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
   release_all_locks(engine, c);
 }
 
-// A slot that no command uses any more goes back; whoever left a ring alone for want of slots is told. Leader only.
+// Returns a free slot. If a ring was skipped because there was no slot, a worker is woken. Leader only.
 GPU4FS_FN inline void release_slot(Engine& engine, WorkerMemory& memory, u32 index) {
   GPU4FS_CHECK_GE(index, first_client_command);
   fetch_sub<Order::relaxed, Scope::engine>(&engine.commands_active, 1u);
@@ -167,7 +166,7 @@ GPU4FS_FN inline void release_slot(Engine& engine, WorkerMemory& memory, u32 ind
     return;
   }
   engine.free_commands.push(index);
-  // Workers of a kernel do not sleep, so they need not be told.
+  // Workers of a kernel do not sleep, so there is nobody to wake.
   if (engine.config.caches_slots != 0) return;
   fence<Order::seq_cst, Scope::engine>();
   if (load<Order::relaxed, Scope::engine>(&engine.slots_exhausted) != 0) {
@@ -176,7 +175,7 @@ GPU4FS_FN inline void release_slot(Engine& engine, WorkerMemory& memory, u32 ind
   }
 }
 
-// The slot of a command that has ended. Leader only.
+// Frees the slot of a command that has ended. Leader only.
 GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 index) {
   CommandState& c = engine.commands[index];
   GPU4FS_CHECK_EQ(c.lock_count, 0u);
@@ -199,19 +198,20 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
   count_completion(engine, status);
 }
 
-// What such a command has committed is there, whoever ends it, be it the engine for a deadline or a checkpoint that
-// failed: a short write. A client that is told of an error would append the same bytes again.
+// The part that such a command has committed remains, whatever ends the command: the engine may end it after a deadline
+// or a failed checkpoint. The answer is a short write, because after an error the client would append the same bytes
+// again.
 GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
   return wire::is_in(wire::commands_with_partial_results, c.command.opcode) && c.prepared != Prepared::no &&
          c.progress != 0 && (c.command.flags & wire::command_flag_replay) == 0;
 }
 
-// The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
-// no_command. Of a chain whose command fails the rest is cancelled. Leader only, after a g.sync().
+// Ends the command. Returns the next command of its chain, ready to run and in phase `running`, or no_command. If a
+// command of a chain fails, the rest of the chain is cancelled. Leader only, after a g.sync().
 GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& memory, CommandState& c, Status status,
                                                  u64 result) {
   GPU4FS_CHECK(!is_control(status));
-  // A command that succeeds has committed what it allocated.
+  // A command that succeeds has committed its allocations.
   if (status == Status::ok) GPU4FS_CHECK_EQ(c.extent_count, 0u);
   if (c.index == checkpoint_command) {
     release_holdings(engine, c);
@@ -220,8 +220,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
     return no_command;
   }
   const u32 next = c.next_linked;
-  // Room that was promised and not used is back before the answer: who writes one command after the other and fills
-  // the pool is not refused for the sake of the command before. For locks the next command would wait.
+  // Unused reservations are released before the answer. So a client that fills the pool with one command after the
+  // other is not refused because of its previous command. Locks can be released later, because the next command would
+  // wait for them.
   release_claims(engine, c);
   GPU4FS_TRACE_POINT(claims);
   if (status != Status::ok && has_done_a_part(c)) {

@@ -1,7 +1,6 @@
-// Deadlines. Every sweep_interval_ms whichever worker finds the sweep due looks at all commands. A command
-// parked past its deadline is taken out of the queue it waits in, told so, and restarted, and ends with
-// deadline_exceeded. Commands before a closed gate are left alone: the gate opens again without waiting for
-// any device.
+// Deadlines. Every sweep_interval_ms, the first worker that finds the sweep due checks all commands. A command parked
+// past its deadline is removed from its queue, marked and restarted, and ends with deadline_exceeded. Commands that
+// wait at a closed gate are skipped, because the gate opens again without waiting for any device.
 #pragma once
 
 #include "engine/command_life.hpp"
@@ -14,7 +13,7 @@ GPU4FS_FN inline bool is_overdue(const CommandState& c, u64 now_ns) {
   return phase_of(c) == CommandPhase::parked && is_past_deadline(c, now_ns);
 }
 
-// Takes the command out of its queue; false if somebody else was about to wake it.
+// Removes the command from its queue. False if another worker was about to wake it.
 GPU4FS_FN inline bool cancel_wait(Engine& engine, u32 index, u64 now_ns) {
   CommandState& c = engine.commands[index];
   switch (static_cast<WaitKind>(load<Order::acquire, Scope::engine>(&c.wait_kind))) {
@@ -43,7 +42,7 @@ GPU4FS_FN inline void end_overdue(Engine& engine, u32 index, u64 now_ns) {
 
 }  // namespace detail
 
-// Collective. All ranks look, the leader acts.
+// Collective. All ranks check, the leader acts.
 template <class Group>
 GPU4FS_FN void sweep_deadlines(Group g, Engine& engine, u64 now_ns) {
   const u32 count = engine.config.command_count;
@@ -58,7 +57,7 @@ GPU4FS_FN void sweep_deadlines(Group g, Engine& engine, u64 now_ns) {
   }
 }
 
-// True if the caller is the one to sweep now. Leader only.
+// True if the caller has to sweep. Leader only.
 GPU4FS_FN inline bool claim_sweep(Engine& engine, u64 now_ns) {
   u64 due_ns = load<Order::relaxed, Scope::engine>(&engine.next_sweep_ns);
   if (now_ns < due_ns) return false;

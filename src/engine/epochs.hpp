@@ -1,11 +1,10 @@
-// Waiting for epochs and checkpoints, and when checkpoints run.
+// The wait for epochs and checkpoints, and the times at which checkpoints run.
 //
-// Checkpoints are numbered rounds. Who waits names the epoch that it wants durable and the round that has to
-// end at the latest: the next one, or the one after when one is running and may have missed what the waiter
-// means. A waiter is restarted by whichever comes first, and looks again. Rounds run while somebody wants
-// one. The checkpoint is an ordinary handler (handlers/journal_ops.hpp) on a command slot of its own, started
-// from here, never from a ring. If it fails, all who wait get its status.
-// All functions run on one rank.
+// Checkpoints are numbered rounds. A waiter names the epoch that it needs durable and the round that has to end at the
+// latest. That is the next round to start, because a running checkpoint may have missed the waiter's changes. A waiter
+// is restarted when the first of the two has come, and checks again. Rounds run while a command wants one. The
+// checkpoint is an ordinary handler (handlers/journal_ops.hpp) on a command slot of its own. It is started from here,
+// never from a ring. If it fails, all waiters get its status. All functions run on one rank.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -55,7 +54,7 @@ struct CheckpointStart {
   u32 mask;
 };
 
-// Under the guard: whether the caller has to start a checkpoint after unlocking.
+// Under the guard: returns whether the caller has to start a checkpoint after it has released the guard.
 GPU4FS_FN inline CheckpointStart claim_checkpoint(Engine& engine) {
   EpochQueue& epochs = engine.epochs;
   if (epochs.checkpoint_running != 0 || epochs.round_wanted <= epochs.round_ended) return {false, 0};
@@ -65,7 +64,7 @@ GPU4FS_FN inline CheckpointStart claim_checkpoint(Engine& engine) {
   return {true, mask};
 }
 
-// Under the guard: the round that sees everything that is in memory now.
+// Under the guard: the first round that covers the current state of memory.
 GPU4FS_FN inline u64 want_round(Engine& engine) {
   EpochQueue& epochs = engine.epochs;
   const u64 round = epochs.round_ended + 1 + epochs.checkpoint_running;
@@ -73,7 +72,7 @@ GPU4FS_FN inline u64 want_round(Engine& engine) {
   return round;
 }
 
-// Under the guard: detaches all whose epoch or round has come, in order.
+// Under the guard: detaches all waiters whose epoch or round has come, in order.
 GPU4FS_FN inline u32 detach_waiters(Engine& engine, u64 epoch, u64 round, Status status) {
   EpochQueue& epochs = engine.epochs;
   u32 detached_head = no_command;
@@ -98,7 +97,7 @@ GPU4FS_FN inline u32 detach_waiters(Engine& engine, u64 epoch, u64 round, Status
 
 }  // namespace detail
 
-// Asks for a checkpoint without waiting. `mask` is or-ed into its Command::mask.
+// Requests a checkpoint without waiting. `mask` is or-ed into its Command::mask.
 GPU4FS_FN inline void request_checkpoint(Engine& engine, u32 mask) {
   EpochQueue& epochs = engine.epochs;
   epochs.guard.lock();
@@ -109,8 +108,8 @@ GPU4FS_FN inline void request_checkpoint(Engine& engine, u32 mask) {
   if (claim.start) detail::start_checkpoint(engine, claim.mask);
 }
 
-// ok: `epoch` is durable. parked: the command is restarted when it is, or when the checkpoint that should
-// have made it so has ended, and asks again. Any other status: why the checkpoint failed, told once.
+// ok: `epoch` is durable. parked: the command is restarted when the epoch is durable or when the checkpoint for it has
+// ended, and calls again. Any other status: the error of the failed checkpoint, returned once.
 GPU4FS_FN inline Status wait_for_epoch(Engine& engine, CommandState& c, u64 epoch, u32 mask = 0) {
   EpochQueue& epochs = engine.epochs;
   const Status failed = static_cast<Status>(c.wait_status);
@@ -132,7 +131,7 @@ GPU4FS_FN inline Status wait_for_epoch(Engine& engine, CommandState& c, u64 epoc
   return Status::parked;
 }
 
-// The checkpoint's handler: `epoch` is durable.
+// For the checkpoint's handler: `epoch` is durable.
 GPU4FS_FN inline void publish_durable_epoch(Engine& engine, u64 epoch) {
   EpochQueue& epochs = engine.epochs;
   epochs.guard.lock();

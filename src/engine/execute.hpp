@@ -1,4 +1,4 @@
-// Running a command: step after step, until it ends, parks, or is left to other workers.
+// Runs a command, step after step, until it ends, parks, or is left to other workers.
 #pragma once
 
 #include "engine/admission.hpp"
@@ -14,13 +14,13 @@ enum class Next : u32 {
   step,   // run the step
   end,    // end the command with `status`
   tasks,  // help with its tasks
-  leave,  // nothing more to do here
+  leave,  // nothing to do here
 };
 
 struct Decision {
   Next next;
   Status status;
-  u32 command;  // the one to go on with
+  u32 command;  // the command to continue
   u64 result;
 };
 
@@ -30,7 +30,7 @@ GPU4FS_FN inline void leave_step(Engine& engine, CommandState& c) {
   leave(engine, engine.step_gate);
 }
 
-// Into the step gate, or held back until it opens.
+// Enters the step gate, or holds the command back until the gate opens.
 GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
   while (!try_enter(engine, engine.step_gate)) {
     set_phase(c, CommandPhase::queued);
@@ -41,8 +41,9 @@ GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
   return {Next::step, Status::ok, c.index, 0};
 }
 
-// What the server says of the chunk that the step wanted; not ok: the command ends with it. Inside the step gate: what
-// was asked of a chunk that was deleted meanwhile says nothing of the one that has its place in the table now.
+// Handles the server's answer about the chunk that the step wanted. If not ok, the command ends with this status.
+// Inside the step gate. If the chunk was deleted meanwhile, the answer does not apply to the new chunk at its place in
+// the table.
 GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, CommandState& c) {
   const bool has_memory = c.upcall_result == Status::ok;
   const u32 wanted = c.operation.wanted_chunk;
@@ -55,8 +56,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   const bool is_another = chunk.generation != c.wanted_generation ||
                           load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
-  // The server has not heard of the new one yet, or not of the old one's end, or it said so before it punched some of
-  // the chunk: the step looks again.
+  // The step runs again in three cases: the server does not know the new chunk yet, it does not know that the old one
+  // has ended, or it answered before it punched parts of the chunk.
   if (is_another || c.upcall_result == Status::stale) {
     if (!is_past_deadline(c, now_monotonic_ns())) return Status::ok;
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
@@ -71,9 +72,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   return goes_on ? Status::ok : c.upcall_result;
 }
 
-// Before a step; the command is in phase `running`. Leader only.
+// Before a step. The command is in phase `running`. Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandState& c) {
-  // Begun by this worker a moment ago, and nobody else knows of it.
+  // This worker has just taken the command, and no other worker knows it.
   const bool is_new = c.prepared == Prepared::no;
   if (is_new && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
   if (is_new && c.index != checkpoint_command) return enter_step(engine, c);
@@ -106,7 +107,7 @@ GPU4FS_FN inline Decision parked_or_again(CommandState& c) {
   return {Next::step, Status::ok, c.index, 0};
 }
 
-// As with retry_after_checkpoint nothing is held meanwhile: a chunk comes with a checkpoint.
+// As for retry_after_checkpoint, nothing is held meanwhile, because a new chunk needs a checkpoint.
 GPU4FS_FN inline Decision ask_for_chunk(Engine& engine, CommandState& c) {
   GPU4FS_CHECK_NE(c.index, checkpoint_command);
   release_holdings(engine, c);
@@ -119,7 +120,7 @@ GPU4FS_FN inline Decision ask_for_chunk(Engine& engine, CommandState& c) {
   return parked_or_again(c);
 }
 
-// The step answered a control code or `parked`. Leader only.
+// The step returned a control code or `parked`. Leader only.
 GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status status) {
   switch (status) {
     case Status::parked:
@@ -149,7 +150,7 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
   return parked_or_again(c);
 }
 
-// Whether the command waits for what others may give back before it is told that there is no space.
+// Whether the command waits once for space that others may release, before it ends with no_space.
 GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c, const Step& step) {
   if (step.kind != StepKind::complete || step.status != Status::no_space) return false;
   if (c.operation.blocked_by_reservations == 0 || c.waited_for_reservations != 0) return false;
@@ -199,7 +200,7 @@ GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
 
 }  // namespace detail
 
-// Runs a command in phase `running` and then what is linked to it. `decision` says where to begin.
+// Runs a command in phase `running`, and then the commands linked to it. `decision` is the first thing to do.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState& worker, detail::Decision decision) {
   while (decision.next != detail::Next::leave) {
@@ -232,7 +233,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
   }
 }
 
-// An item of the run queue.
+// Runs an item of the run queue.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void run_item(Group g, Engine& engine, WorkerState& worker, u32 item) {
   GPU4FS_TRACE_BEGIN();

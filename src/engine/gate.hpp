@@ -1,11 +1,11 @@
 // Gates. The engine has two:
-//   commit gate  a command is inside from enter_gate() to the end of its step: while it is closed no commit
-//                is half done, which is what a snapshot needs;
-//   step gate    every step and every task runs inside: while it is closed nothing but the closer's own
-//                steps and tasks runs, which is what evicting pages needs.
-// Entering is one fetch_add when the gate is open, and says the gate's era. Nobody waits inside a gate, so a closed
-// gate drains within one step of every worker. Who finds the commit gate closed parks in FIFO order; work that finds
-// the step gate closed is held back by the worker (worker.hpp). All functions run on one rank.
+//   commit gate  a command is inside from enter_gate() to the end of its step. While it is closed, no commit is half
+//                done, as a snapshot requires.
+//   step gate    every step and every task runs inside. While it is closed, only the closer's own steps and tasks
+//                run, as the eviction of pages requires.
+// If the gate is open, entering is one fetch_add, and returns the gate's era. Nobody waits inside a gate, so a closed
+// gate drains within one step of every worker. Commands that find the commit gate closed park in FIFO order. Work that
+// finds the step gate closed is held back by the worker (worker.hpp). All functions run on one rank.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -18,19 +18,19 @@ namespace gpu4fs::engine {
 inline constexpr u64 gate_closed = u64{1} << 31;
 inline constexpr u64 gate_era = u64{1} << 32;
 
-// Without the era.
+// The word without the era.
 GPU4FS_FN constexpr u64 gate_state(u64 word) {
   return word & (gate_era - 1);
 }
 
-// The last one out of a closed gate restarts the closer.
+// The last one to leave a closed gate restarts the closer.
 GPU4FS_FN GPU4FS_NOINLINE inline void leave(Engine& engine, Gate& gate) {
   const u64 before = gate_state(fetch_sub<Order::release, Scope::engine>(&gate.word, u64{1}));
   GPU4FS_CHECK_NE(before & ~gate_closed, u64{0});
   if (before != (gate_closed | 1)) return;
   gate.guard.lock();
   u32 closer = no_command;
-  // Someone may have come and gone, or the closer may have seen the empty gate itself.
+  // Another worker may have entered and left, or the closer may have seen the empty gate itself.
   if (gate_state(load<Order::acquire, Scope::engine>(&gate.word)) == gate_closed) {
     closer = gate.closer;
     gate.closer = no_command;
@@ -41,7 +41,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void leave(Engine& engine, Gate& gate) {
 
 struct Entered {
   bool is_inside;
-  u64 era;  // with is_inside
+  u64 era;  // valid if is_inside
 };
 
 GPU4FS_FN inline Entered try_enter_era(Engine& engine, Gate& gate) {
@@ -59,7 +59,7 @@ GPU4FS_FN inline bool is_closed(const Gate& gate) {
   return (load<Order::relaxed, Scope::engine>(&gate.word) & gate_closed) != 0;
 }
 
-// ok: inside. parked: the gate is closed and the command waits for it to open.
+// ok: inside. parked: the gate is closed, and the command waits until it opens.
 GPU4FS_FN GPU4FS_NOINLINE inline Status enter_or_park(Engine& engine, Gate& gate, CommandState& c) {
   for (;;) {
     if (try_enter(engine, gate)) return Status::ok;
@@ -74,8 +74,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status enter_or_park(Engine& engine, Gate& gate
   }
 }
 
-// Closes the gate for command `c`. ok: it is closed and empty. parked: closed, `c` is restarted when the
-// last one has left, and calls again. again: another command has it closed.
+// Closes the gate for command `c`. ok: it is closed and empty. parked: it is closed; `c` is restarted when the last one
+// has left, and calls again. again: another command has closed it.
 GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
   gate.guard.lock();
   const u32 owner = load<Order::relaxed, Scope::engine>(&gate.owner);
@@ -88,7 +88,7 @@ GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
     if (GPU4FS_MUTANT(gate_not_drained, (before & ~gate_closed) != 0, false)) {
       gate.closer = c.index;
       status = Status::parked;
-      // Whoever leaves from now on sees the closed gate, and takes the guard to look for the closer.
+      // A worker that leaves later sees the closed gate, and takes the guard to look for the closer.
       if (gate_state(load<Order::acquire, Scope::engine>(&gate.word)) == gate_closed) {
         gate.closer = no_command;
         status = Status::ok;
@@ -99,7 +99,7 @@ GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
   return status;
 }
 
-// Opens the gate and restarts who waited for it.
+// Opens the gate and restarts the commands that wait for it.
 GPU4FS_FN inline void open(Engine& engine, Gate& gate, CommandState& c) {
   gate.guard.lock();
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&gate.owner)), c.index);
@@ -117,7 +117,7 @@ GPU4FS_FN inline bool is_closed_by(const Gate& gate, const CommandState& c) {
   return load<Order::relaxed, Scope::engine>(&gate.owner) == c.index;
 }
 
-// Items held back while the step gate is closed. True: kept. False: the gate has opened meanwhile.
+// Keeps items while the step gate is closed. True: kept. False: the gate has opened meanwhile.
 GPU4FS_FN inline bool hold_back(Engine& engine, u32 item) {
   engine.held_back_lock.lock();
   const bool closed = is_closed(engine.step_gate);
@@ -135,7 +135,7 @@ GPU4FS_FN inline void release_held_back(Engine& engine) {
   for (u32 i = 0; i < count; ++i) engine.run_queue.push(engine.held_back[i]);
   engine.held_back_count = 0;
   engine.held_back_lock.unlock();
-  // Commands on the help board want workers as well, held back or not.
+  // Commands on the help board need workers as well, whether held back or not.
   bool wants_help = count != 0;
   for (u32 i = 0; i < help_board_size; ++i) {
     wants_help |= load<Order::relaxed, Scope::engine>(&engine.help_board.entries[i]) != 0;

@@ -1,8 +1,8 @@
-// Operation log records of commands: what handlers put into them. Collective.
+// Operation log records of commands: the contents that handlers write. Collective.
 //
-// A handler promises room beside its other reservations (reserve_record) and makes the record inside the commit
-// gate, one for each commit that changes what users can see. The record has the command's own arguments as
-// they took effect: replaying it is running the command again (server/recovery).
+// A handler reserves room along with its other reservations (reserve_record). It appends the record inside the commit
+// gate, one record for each commit that changes what users can see. The record has the command's own arguments as they
+// took effect. A replay runs the command again (server/recovery).
 #pragma once
 
 #include "engine/engine.hpp"
@@ -11,12 +11,12 @@
 
 namespace gpu4fs::engine {
 
-// Greatest write whose bytes go into its record: longer ones are recorded by their pages. These need stripes of their
-// own in chunks with parities (space/stripes.hpp), which single pages are too small for.
+// Greatest write whose bytes are stored in its record. Longer ones are recorded by their pages. In chunks with parities
+// these pages need stripes of their own (space/stripes.hpp), and single pages are too small for that.
 GPU4FS_FN inline u64 log_inline_bytes_max(const fs::FileSystem& fs) {
   return fs.space.parity != nullptr ? 2 * page_size : page_size - 1;
 }
-// Greatest write that is made in place while there is a log: its bytes go into the record as well.
+// Greatest write that is made in place while there is a log. Its bytes are stored in the record as well.
 inline constexpr u64 log_in_place_bytes_max = 2 * page_size;
 
 GPU4FS_FN inline bool is_replay(const CommandState& c) {
@@ -35,7 +35,7 @@ GPU4FS_FN inline format::LogRecord record_of(const CommandState& c, format::LogO
   return record;
 }
 
-// The same without names.
+// The same without names, for inode `inode`.
 GPU4FS_FN inline format::LogRecord file_record_of(const CommandState& c, format::LogOpcode opcode, u64 inode) {
   format::LogRecord record = record_of(c, opcode);
   record.inode = inode;
@@ -51,7 +51,7 @@ GPU4FS_FN Status reserve_record(Group g, Engine& engine, CommandState& c, u64 da
   return fs::reserve_log(g, engine.fs, c.operation, fs::log_bytes(names, static_cast<u32>(data_length), extent_count));
 }
 
-// Gate. `data` has record.data_length bytes. Answers the record's LSN.
+// Gate. `data` has record.data_length bytes. Returns the record's LSN.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 append_record(Group g, Engine& engine, CommandState& c, const format::LogRecord& record,
                                             const u8* data = nullptr) {
@@ -77,7 +77,7 @@ GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, Com
   GPU4FS_TRACE_POINT(log);
 }
 
-// Gate. The record names c.extents[first, + count), unwritten blocks at the pages of their rounds.
+// Gate. The record names c.extents[first, first + count): unwritten blocks at the pages of their rounds.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, CommandState& c,
                                                        format::LogRecord record, u32 first, u32 count) {
@@ -92,7 +92,8 @@ GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, 
   GPU4FS_TRACE_POINT(log);
 }
 
-// Replay: the record's extents become the command's, as if it had allocated and filled them. Answers their pages.
+// Replay: the record's extents become the command's, as if the command had allocated and filled them. Returns the
+// number of their pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 adopt_extents(Group g, CommandState& c) {
   return on_leader(g, [&] {

@@ -1,13 +1,14 @@
 // The run queue: a bounded queue of 32-bit items for any number of producers and consumers.
 //
-// push takes positions by one fetch_add and stores the items; it never waits, because the accounting of
-// whoever uses the queue bounds the items in it below the capacity (Engine: every command once as itself
-// and once for tasks that were held back; a worker that leaves a kernel may add one for tasks that are done by the time
-// it is taken up, for which there is as much room again). A cell is one 8-byte word {position + 1, item}, so a consumer
-// sees item and position in one load; it then moves `head` by a compare-exchange. A consumer that stops in the middle
-// holds up nobody, and an empty queue costs two loads. The only wait in the design is for a producer between
-// its fetch_add and its store, and it makes pop answer "empty", not wait; whoever pushes wakes workers after
-// the store, so nothing is lost.
+// push takes positions by one fetch_add and stores the items. It never waits, because the users of the queue keep the
+// number of items below the capacity. In an engine, every command is in it at most once as itself and once for tasks
+// that were held back. A worker that leaves a kernel may add one more item for tasks, which may be done before the item
+// is popped. The capacity is doubled for these items.
+//
+// A cell is one 8-byte word {position + 1, item}, so a consumer sees item and position in one load. It then advances
+// `head` by a compare-exchange. A consumer that stops in the middle blocks no other, and an empty queue costs two
+// loads. Only a producer between its fetch_add and its store can delay others. Then pop returns "empty" and does not
+// wait. No item is lost, because producers wake workers after the store.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -29,7 +30,7 @@ struct RunQueue {
     return (((position + 1) & 0xffffffffu) << 32) | item;
   }
 
-  // Takes `count` consecutive positions; each is then filled by put().
+  // Takes `count` consecutive positions. The caller then fills each by put().
   GPU4FS_FN u64 claim(u32 count) {
     const u64 position = fetch_add<Order::relaxed, Scope::engine>(&tail, u64{count});
     const u64 first = load<Order::acquire, Scope::engine>(&head);
@@ -41,8 +42,8 @@ struct RunQueue {
   }
   GPU4FS_FN void push(u32 item) { put(claim(1), item); }
 
-  // A look at an empty queue acquires nothing: on a GPU that would empty the first-level cache of everybody on
-  // the multiprocessor, each time.
+  // A look at an empty queue acquires nothing. On a GPU an acquire would empty the first-level cache of the whole
+  // multiprocessor each time.
   GPU4FS_FN bool pop(u32* item) {
     u64 position = load<Order::relaxed, Scope::engine>(&head);
     for (;;) {
@@ -50,7 +51,7 @@ struct RunQueue {
       u64 cell = load<Order::relaxed, Scope::engine>(place);
       if ((cell >> 32) == ((position + 1) & 0xffffffffu)) cell = load<Order::acquire, Scope::engine>(place);
       if ((cell >> 32) != ((position + 1) & 0xffffffffu)) {
-        // Empty, or another consumer was here between the two loads.
+        // The queue is empty, or another consumer was here between the two loads.
         const u64 now = load<Order::relaxed, Scope::engine>(&head);
         if (now == position) return false;
         position = now;
@@ -63,7 +64,7 @@ struct RunQueue {
     }
   }
 
-  // Racy: for idle tests that are repeated after announcing the intention to sleep.
+  // Racy: for idle tests that are repeated after the worker has announced that it will sleep.
   GPU4FS_FN bool looks_empty() const {
     const u64 position = load<Order::acquire, Scope::engine>(&head);
     const u64 cell = load<Order::acquire, Scope::engine>(&cells[position & (capacity - 1)]);
@@ -71,11 +72,11 @@ struct RunQueue {
   }
 };
 
-// Free command slots: a stack, so that the warmest slot is used again first. `top` carries a counter in its
-// upper half against the same slot coming back between a load and its compare-exchange.
+// Free command slots: a stack, so the warmest slot is reused first. `top` has a counter in its upper half. It detects
+// that a slot was popped and pushed again between a load and its compare-exchange.
 struct FreeList {
   alignas(cache_line) u64 top;    // lower half: index + 1, 0: empty
-  u32* next;                      // index + 1 of the one below, by index; atomic
+  u32* next;                      // by index: index + 1 of the slot below; atomic
   alignas(cache_line) u32 count;  // atomic, a hint
 
   GPU4FS_FN bool pop(u32* index) {

@@ -1,9 +1,9 @@
 // The loop of a worker inside a service kernel.
 //
-// Workers leave when exit_requested is set: by the host (to stop, or to change what the kernel may touch), or
-// by worker 0 when there has been nothing to do for a while or the kernel has run for its time slice. All
-// state is in engine memory, so a kernel can end at any step boundary and the next one goes on. The host looks
-// for work once more after the end, so nothing is lost that comes in while the workers leave.
+// Workers leave when exit_requested is set. The host sets it to stop the engine or to change the memory that the kernel
+// may access. Worker 0 sets it when there has been no work for some time or the kernel has run for its time slice. All
+// state is in engine memory, so a kernel can end at any step boundary and the next one continues. The host looks for
+// work once more after the end, so work that arrives while the workers leave is not lost.
 #pragma once
 
 #include "engine/worker.hpp"
@@ -16,12 +16,12 @@ struct ServiceLimits {
   u64 idle_exit_ns;
   u64 time_slice_ns;
   u32 poller_count;  // workers [0, poller_count) look at rings
-  u32 sleep_max_ns;  // of workers that wait for the run queue
+  u32 sleep_max_ns;  // for workers that wait for the run queue
 };
 
 namespace detail {
 
-// Worker 0 alone. Leader only.
+// Called by worker 0 alone. Leader only.
 GPU4FS_FN inline void decide_exit(Engine& engine, const ServiceLimits& limits, u64 start_ns, u64 now_ns) {
   ServiceExit reason = ServiceExit::none;
   if (now_ns - start_ns > limits.time_slice_ns) reason = ServiceExit::time_slice;
@@ -38,7 +38,7 @@ GPU4FS_FN inline void decide_exit(Engine& engine, const ServiceLimits& limits, u
 
 }  // namespace detail
 
-// `views`: the worker's, best in shared memory; what is there at first does not matter.
+// `views`: for the worker's use, preferably in shared memory. The initial contents do not matter.
 template <class Group>
 GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const ServiceLimits& limits,
                             WorkerViews* views) {
@@ -56,17 +56,18 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
       on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns()); });
     }
     idle_turns = worked ? 0 : idle_turns + 1;
-    // A task may take a millisecond, and while the last workers go on those that have left do nothing.
+    // After tasks the checks below are not skipped: a task may take a millisecond, and workers that have left are idle
+    // while the last ones continue.
     if (worked && turn % 16 != 0 && worker.ran_tasks == 0) continue;
     if (worker_index == 0 && turn % 64 == 0) {
       worker_sweep(g, engine);
       on_leader(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
     }
-    // A poller's turn is short, and the look costs as much.
+    // A poller's turn is short, and this check costs as much as a turn.
     const bool looks = worker.held_session == session_max || turn % 8 == 0 || worker.ran_tasks != 0;
     if (looks && on_leader(g, [&] { return exit_is_requested(engine); })) break;
     if (worked) continue;
-    // A poller's look at its ring takes its time on the bus; the others give way.
+    // A poller with a ring is slowed by its look at the ring over the bus. The others back off.
     if (worker.held_session == session_max) backoff(minimum(32 + 16 * idle_turns, limits.sleep_max_ns));
   }
   worker_release(g, engine, worker);

@@ -1,4 +1,4 @@
-// Addresses that clients give, and the answers' attribute records.
+// Addresses given by clients, and the attribute records of answers.
 #pragma once
 
 #include "base/copy.hpp"
@@ -9,9 +9,9 @@
 
 namespace gpu4fs::engine {
 
-// The engine's pointer to [address, address + length) of a session: bad_address unless it lies in one of the
-// session's buffers. Needs no leader, because buffers only change while no command of the session uses them. Length 0
-// is fine anywhere in a buffer, its end included.
+// The engine's pointer to [address, address + length) of a session. Status bad_address unless the range is inside one
+// of the session's buffers. Needs no leader, because buffers change only while no command of the session uses them.
+// Length 0 is valid anywhere in a buffer, including its end.
 GPU4FS_FN inline Status resolve_in(const Session& session, u64 address, u64 length, u8** pointer) {
   *pointer = nullptr;
   const u32 buffer_index = wire::ring_address_buffer(address);
@@ -26,7 +26,7 @@ GPU4FS_FN inline Status resolve_in(const Session& session, u64 address, u64 leng
   return Status::ok;
 }
 
-// The same of the command's session. Uniform.
+// The same for the session of the command. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, const CommandState& c, u64 address,
                                          u64 length, u8** pointer) {
@@ -34,7 +34,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, cons
   return resolve_in(engine.sessions[c.session], address, length, pointer);
 }
 
-// Copies an engine memory record to the session (16-byte units, address checked before: prepare_command).
+// Copies an engine memory record to the session (16-byte units; prepare_command has checked the address).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void put_record(Group g, u8* destination, const void* source, u32 length) {
   g.sync();
@@ -42,8 +42,8 @@ GPU4FS_FN GPU4FS_NOINLINE void put_record(Group g, u8* destination, const void* 
   g.sync();
 }
 
-// The attributes of `ref` (an inode whose lock is held, or nobody else's) go to command.output; nothing
-// when output is 0. attributes_of(ref, AttributeRecord*) is found beside Ref.
+// Stores the attributes of `ref` at command.output. The inode's lock is held, or no other command uses the inode. Does
+// nothing if output is 0. attributes_of(ref, AttributeRecord*) is declared in the namespace of Ref.
 template <class Group, class Ref>
 GPU4FS_FN GPU4FS_NOINLINE void put_attributes(Group g, Engine& engine, CommandState& c, const Ref& ref) {
   if (c.command.output == 0) return;
@@ -54,12 +54,12 @@ GPU4FS_FN GPU4FS_NOINLINE void put_attributes(Group g, Engine& engine, CommandSt
   put_record(g, destination, &c.attributes, sizeof(c.attributes));
 }
 
-// Whether the session's front end has checked permissions already.
+// Whether the session's front end has already checked permissions.
 GPU4FS_FN inline bool session_is_trusted(const Engine& engine, u32 session) {
   return session < session_max && engine.sessions[session].trusted != 0;
 }
 
-// Whether the caller's groups contain `gid`, the command's own group included.
+// Whether the caller's groups, including the command's own group, contain `gid`.
 GPU4FS_FN inline bool caller_in_group(const Engine& engine, const CommandState& c, u32 gid) {
   if (c.command.gid == gid) return true;
   const Session& session = engine.sessions[c.session];

@@ -1,13 +1,13 @@
-// Fan-out: tasks of one command on any workers.
+// Fan-out: tasks of one command run on any workers.
 //
-// The task word holds {count, next}; a fetch_add both takes a task and tells whether it exists, so a helper
-// that comes too late, even after the slot was reused, either finds nothing or helps the newer fan-out.
+// The task word holds {count, next}. One fetch_add takes a task and shows whether it exists. So a helper that comes too
+// late, even after the slot was reused, either finds nothing or helps the newer fan-out.
 //
-// The command stands on the help board, one cache line that workers without work look at: all of them see it
-// within a microsecond, where handing out an item to each through the run queue takes one a microsecond. Who fanned out
-// puts it there, or, while the board is full, tries again after each task: alone it would take a hundred times as long.
-// It runs tasks until none is left. A helper runs a few and looks around again. Whoever ends the last task goes on with
-// the command.
+// The command is on the help board, one cache line that workers without work check. All of them see it within a
+// microsecond. Through the run queue, one item for each worker would take one microsecond each. The worker that fanned
+// out puts the command there. If the board is full, it tries again after each task, because alone it would take a
+// hundred times as long. It runs tasks until none is left. A helper runs a few tasks and then looks for other work. The
+// worker that ends the last task continues the command.
 #pragma once
 
 #include "base/bits.hpp"
@@ -18,9 +18,9 @@
 namespace gpu4fs::engine {
 
 enum class HelpEnd : u32 {
-  nothing_left,  // other workers end the rest
-  was_last,      // the caller goes on with the command
-  held_back,     // the step gate is closed, or workers are to leave; the command's tasks are taken up later
+  nothing_left,  // other workers end the remaining tasks
+  was_last,      // the caller continues the command
+  held_back,     // the step gate is closed, or workers have to leave; the command's tasks continue later
   did_some,      // a helper: there may be more
 };
 
@@ -33,9 +33,9 @@ GPU4FS_FN inline u32 open_task_count(const Engine& engine, u32 index) {
   return static_cast<u32>(word) < count ? count - static_cast<u32>(word) : 0;
 }
 
-// Of a command's tasks, for more than one worker. On the board it takes a free place or one whose tasks have all been
-// taken. False: there is none, and it may be tried again. The tasks may be done and the slot another command's, whose
-// tasks are offered then. Leader only.
+// Offers a command's tasks if they are enough for more than one worker. On the board it takes a free place, or one
+// whose tasks have all been taken. False: there is none, and the caller may try again. The tasks may be done and the
+// slot may belong to another command. Then the tasks of that command are offered. Leader only.
 GPU4FS_FN inline bool ask_for_help(Engine& engine, u32 index) {
   const u32 open_count = minimum(open_task_count(engine, index), engine.config.worker_count);
   if (open_count < 2) return true;
@@ -54,7 +54,7 @@ GPU4FS_FN inline bool ask_for_help(Engine& engine, u32 index) {
   return false;
 }
 
-// run_tasks() follows.
+// The caller calls run_tasks() next.
 GPU4FS_FN inline void begin_fan_out(CommandState& c, u32 task_count) {
   GPU4FS_CHECK_GT(task_count, 0u);
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.tasks_left)), 0u);
@@ -72,12 +72,12 @@ struct TakenTask {
   bool counted;  // inside the step gate
 };
 
-// Inside the step gate, unless the command itself has it closed. A helper that comes late, when the slot may
-// hold another command, must not look at the command before it has a task. Leader only.
+// Enters the step gate first, unless the command itself has closed it. The slot may hold another command if a helper
+// comes late. So a helper must not use the command before it has a task. Leader only.
 GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool counted) {
   if (!counted && !is_closed_by(engine.step_gate, c)) {
-    // A look first: workers without work come here turn by turn, and a gate that they kept entering and leaving
-    // would never be seen empty.
+    // Test first, because workers without work come here continuously. If they kept entering and leaving a closed gate,
+    // it would never be seen empty.
     if (is_closed(engine.step_gate)) return {TaskTake::closed, 0, false};
     if (!try_enter(engine, engine.step_gate)) return {TaskTake::closed, 0, false};
     counted = true;
@@ -92,11 +92,11 @@ GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool count
 struct TaskEnd {
   bool last;
   bool counted;
-  bool leaves;  // a service kernel's workers are to leave
+  bool leaves;  // a service kernel's workers have to leave
 };
 
-// Once `tasks_left` is down, the command may be gone. The gate is left after each task while somebody wants
-// it closed, so that it drains. Leader only.
+// After `tasks_left` is decremented, the command may be gone. If the gate is to be closed, it is left after each task,
+// which drains it. Leader only.
 GPU4FS_FN inline TaskEnd end_task(Engine& engine, CommandState& c, bool counted) {
   const bool last = fetch_sub<Order::acq_rel, Scope::engine>(&c.tasks_left, 1u) == 1;
   const bool leaves = !last && exit_is_requested(engine);
@@ -105,7 +105,7 @@ GPU4FS_FN inline TaskEnd end_task(Engine& engine, CommandState& c, bool counted)
   return {last, keep, leaves};
 }
 
-// The gate is closed: what is left of the tasks is taken up when it opens. Leader only.
+// The gate is closed: the remaining tasks continue after it opens. Leader only.
 GPU4FS_FN inline bool hold_back_tasks(Engine& engine, CommandState& c) {
   return hold_back(engine, c.index | item_tasks);
 }
@@ -115,7 +115,7 @@ struct WantedHelp {
   u32 place;
 };
 
-// An entry of the board. Collective.
+// Finds an entry of the board. Collective.
 template <class Group>
 GPU4FS_FN WantedHelp find_wanted_help(Group g, const Engine& engine, u32 start) {
   WantedHelp own{0, 0};
@@ -130,13 +130,13 @@ GPU4FS_FN WantedHelp find_wanted_help(Group g, const Engine& engine, u32 start) 
 
 }  // namespace detail
 
-// Runs tasks of `c`, which fanned out or whose tasks were held back, until none is left, or until workers are to leave:
-// the rest is for the next service kernel. A worker that stayed would have to do it alone. The caller is outside the
-// step gate.
+// Runs tasks of `c`, which fanned out or whose tasks were held back. It ends when no task is left or when workers have
+// to leave. The next service kernel then runs the remaining tasks, because a worker that stayed would have to run them
+// alone. The caller is outside the step gate.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
   bool counted = false;
-  bool asks = true;  // of the leader
+  bool asks = true;  // used by the leader
   for (;;) {
     const detail::TakenTask taken = on_leader(g, [&] {
       if (asks) asks = !detail::ask_for_help(engine, c.index);
@@ -167,7 +167,7 @@ struct Help {
 
 inline constexpr u32 tasks_per_help = 4;
 
-// Runs tasks of a command on the board. With nothing_left there was none to run.
+// Runs tasks of a command on the board. nothing_left: there was none to run.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Help help_somebody(Group g, Engine& engine, u32 start) {
   const detail::WantedHelp wanted = detail::find_wanted_help(g, engine, start);
@@ -185,8 +185,8 @@ GPU4FS_FN GPU4FS_NOINLINE Help help_somebody(Group g, Engine& engine, u32 start)
       }
       return task;
     });
-    // A closed gate keeps the entry: it is seen again when the gate has opened. One that was cleared counts as
-    // work: others may stand behind it.
+    // If the gate is closed, the entry stays and is found again after the gate has opened. A cleared entry counts as
+    // work, because the board may have further entries.
     if (taken.take == detail::TaskTake::none) return {HelpEnd::did_some, 0};
     if (taken.take == detail::TaskTake::closed) return {done == 0 ? HelpEnd::nothing_left : HelpEnd::did_some, 0};
     dispatch_task(g, engine, c, taken.task);
