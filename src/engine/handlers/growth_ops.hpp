@@ -109,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
 // Internal. mask:
 // - grow_stage: the plan in fs.growth becomes a part of the next checkpoint.
 // - grow_admit: the plan's chunks get their places and are loaded. The chunks that it deletes are removed.
-// - grow_withdraw: no checkpoint takes the plan.
+// - grow_withdraw: no checkpoint includes the plan.
 // - grow_room: chunks with `offset` pages can still be created for class `mode`. Commands that find no space there may
 //   request one (UpcallKind::make_chunk).
 // - grow_freeze, grow_thaw, grow_usage: for chunk `inode`.

@@ -1,8 +1,8 @@
-// Handler of readdir: a stretch of a directory as wire::DirectoryRecord stream.
+// Handler of readdir: a part of a directory as a stream of wire::DirectoryRecord.
 //
-// "." and ".." come first, then the names in hash order; each record carries the cursor behind it.
-// With attributes every named inode is locked for a moment; when one is busy the command parks and
-// later goes on where it was, which scratch remembers.
+// "." and ".." come first, then the names in hash order. Each record carries the cursor after it. With attributes,
+// every named inode is locked for a moment. If one is busy, the command parks and later continues at the position
+// stored in scratch memory.
 #pragma once
 
 #include "engine/handlers/namespace_common.hpp"
@@ -17,11 +17,11 @@ namespace detail {
 struct ReaddirState {
   u64 cursor;   // of the next entry
   u64 bytes;    // written
-  u64 is_done;  // only the access time is left to do
+  u64 is_done;  // only the access time remains to be updated
 };
 static_assert(sizeof(ReaddirState) <= command_scratch_size);
 
-// One entry to be written. The name is memory of the engine.
+// An entry to write. The name is in engine memory.
 struct ReaddirEntry {
   u64 inode;
   u64 next_cursor;
@@ -35,7 +35,7 @@ GPU4FS_FN constexpr u32 directory_record_length(u32 name_length, bool with_attri
   return static_cast<u32>(align_up(sizeof(wire::DirectoryRecord) + attributes + name_length, 8));
 }
 
-// The attributes lie in c.attributes already.
+// The attributes are already in c.attributes.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, u8* destination,
                                                       const ReaddirEntry& entry, bool with_attributes) {
@@ -44,7 +44,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
   const u32 length = directory_record_length(entry.name_length, with_attributes);
   u8* at = destination + sizeof(wire::DirectoryRecord);
   on_leader(g, [&] {
-    // The last eight bytes hold the padding behind the name.
+    // The last eight bytes contain the padding after the name.
     *reinterpret_cast<u64*>(destination + length - 8) = 0;
     *reinterpret_cast<wire::DirectoryRecord*>(destination) = {entry.inode,
                                                               entry.next_cursor,
@@ -61,11 +61,10 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
   g.sync();
 }
 
-// Copies the attributes of a named inode to c.attributes. corrupt_structure: there is no such
-// inode.
+// Copies the attributes of a named inode to c.attributes. corrupt_structure: the inode does not exist.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, CommandState& c, u64 number) {
-  // The directory itself, which is locked already, has no name in it.
+  // The directory itself is already locked and has no name in itself.
   if (!is_file_number(number) || number == c.command.inode) return Status::corrupt_structure;
   fs::InodeRef child{};
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, &child);
@@ -80,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, Comma
   return sound ? Status::ok : Status::corrupt_structure;
 }
 
-// The entries that have no name in the directory. False: the cursor is behind them.
+// The entries without a name in the directory. False: the cursor is after them.
 GPU4FS_FN inline bool is_dot_entry(const fs::InodeRef& dir, u64 cursor, ReaddirEntry* entry) {
   const u32 directory_type = fs::entry_type(fs::mode_directory);
   const u8* dots = reinterpret_cast<const u8*>("..");
@@ -105,8 +104,8 @@ GPU4FS_FN Status next_name(Group g, Engine& engine, CommandState& c, const fs::I
   return Status::ok;
 }
 
-// Writes entries until the buffer is full or the directory ends; `state` says how far it came. A
-// status that is not ok: nothing of the entry at state->cursor was written.
+// Writes entries until the buffer is full or the directory ends; `state` holds the position reached. If the status is
+// not ok, nothing of the entry at state->cursor was written.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
                                               u8* data, ReaddirState* state) {
@@ -129,7 +128,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandSt
     if (with_attributes) {
       const Status staged = stage_attributes(g, engine, c, entry.inode);
       if (will_run_again(staged)) return staged;
-      // The name of a damaged inode is still listed, so that it can be dealt with.
+      // The name of a damaged inode is listed all the same, because a user has to be able to handle it.
       with_attributes = staged == Status::ok;
     }
     write_directory_record(g, c, data + state->bytes, entry, with_attributes);
@@ -155,11 +154,11 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandStat
     c.stage = 1;
     return *saved;
   });
-  // A directory that was removed has no entries left, not even "." and "..".
+  // A removed directory has no entries, not even "." and "..".
   if (state.is_done == 0 && dir.inode->link_count != 0) {
     const Status status = detail::fill_entries(g, engine, c, dir, data, &state);
     const bool is_parked = status == Status::parked;
-    // What was read before an error is an answer; the next call meets the error again.
+    // The entries read before an error are returned. The next call meets the error again.
     if (!is_parked && status != Status::ok && state.bytes == 0) return Step::end(status);
     on_leader(g, [&] {
       state.is_done = is_parked ? 0 : 1;

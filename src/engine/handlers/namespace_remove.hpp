@@ -1,8 +1,7 @@
-// Handlers that add and take away names of inodes that exist: link, unlink, rmdir.
+// Handlers that add and remove names of existing inodes: link, unlink, rmdir.
 //
-// An inode that loses its last name becomes an orphan: it keeps its content, has link count 0 and a
-// bit in the orphan bitmap, and the command answers its number. `reclaim` frees it when nobody has
-// it open.
+// An inode that loses its last name becomes an orphan. It keeps its content, has link count 0 and a bit in the orphan
+// bitmap, and the command returns its number. `reclaim` frees it when nobody has it open.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -12,21 +11,21 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
-// Leader, gate: one name less, at `now`.
+// Leader, gate: removes one name from the link count, at time `now`.
 GPU4FS_FN inline void drop_link(fs::InodeRef ref, u64 now) {
   GPU4FS_CHECK_GT(ref.inode->link_count, 0u);
   ref.inode->link_count -= 1;
   set_change_time(ref, now);
 }
 
-// Leader, gate: a subdirectory has left. A damaged count does not go below zero.
+// Leader, gate: a subdirectory was removed or moved. A damaged count does not go below zero.
 GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
   GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
   if (dir.inode->link_count > 1) dir.inode->link_count -= 1;
 }
 
-// What a command changes that takes a name away, with `others` beside the pages of the removal. Where the directory
-// cannot shrink for want of pages, the name goes all the same.
+// Reserves the changes of a command that removes a name, with `others` in addition to the pages of the removal. If the
+// directory cannot shrink because pages are lacking, the name is removed without shrinking it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, CommandState& c, fs::MetadataChange others,
                                                  fs::RemovePlan* plan) {
@@ -42,7 +41,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, Comman
   return fs::reserve_metadata(g, fs, c.operation, all);
 }
 
-// A name to take away and its inode, both locked.
+// Finds a name to remove and its inode, and locks both.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, CommandState& c, fs::InodeRef* dir,
                                                  fs::RemovePlan* plan, fs::InodeRef* child) {
@@ -118,10 +117,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   return Step::complete(child.number);
 }
 
-// A new name for second_inode. One without a name (tmpfile) gets its first one; that a file which
-// lost its last name does not come back is the business of whoever holds it open. Link count and
-// orphan bit change together, in one commit under the inode's exclusive lock: here, in unlink and
-// rename, when a temporary file is made, and when one is freed.
+// Creates a new name for second_inode. An inode without a name (tmpfile) gets its first one. The program that holds a
+// file open decides whether a file that lost its last name may get a new one. Link count and orphan bit change
+// together, in one commit under the inode's exclusive lock. This holds here, in unlink and rename, for the creation of
+// a temporary file, and when an inode is freed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
@@ -133,9 +132,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   const fs::HashedName name = hash_name(g, engine, first_name(c));
   fs::InsertPlan plan{};
   GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, op, dir, name, &plan));
-  // Directories have one name, and locking one here could be against the order of locks. The type
-  // of an inode does not change while it lives, so it may be read before the lock and is looked at
-  // again after.
+  // Directories have one name, and a lock of one here could violate the lock order. The type of an inode in use does
+  // not change. So it may be read before the lock, and is checked again after it.
   const u64 number = c.command.second_inode;
   if (!is_file_number(number)) return Step::end(Status::stale);
   fs::InodeRef file{};

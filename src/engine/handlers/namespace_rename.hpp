@@ -1,11 +1,10 @@
 // Handler of rename: plain, RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT.
 //
-// Locks. Between two directories the rename lock comes first: while it is held no directory changes
-// its parent, so the ancestors of both directories can be read without their locks, which gives the
-// order in which to lock the two (the ancestor first) and shows a move of a directory below itself.
-// With the directories locked come the source and the target: neither can be above the other once
-// that move is excluded, so two directories need no order, and files are locked after directories,
-// by number.
+// Locks. A rename between two directories first takes the rename lock. While it is held, no directory changes its
+// parent, so the ancestors of both directories can be read without their locks. They determine the order of the two
+// locks (the ancestor first) and reveal a move of a directory below itself. The source and the target are locked after
+// the directories. Without such a move, neither can be an ancestor of the other, so two directories need no order.
+// Files are locked after directories, in the order of their numbers.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -20,7 +19,7 @@ inline constexpr u32 rename_whiteout = format::rename_whiteout;
 
 namespace detail {
 
-// Everything about one rename within a step.
+// The state of one rename within a step.
 struct RenameState {
   fs::InodeRef from_dir;
   fs::InodeRef to_dir;
@@ -29,14 +28,14 @@ struct RenameState {
   fs::RemovePlan from;
   fs::FoundName to;
   fs::InsertPlan plan;  // without a target
-  u64 whiteout;         // inode number, 0: there is none
+  u64 whiteout;         // inode number, 0: none
   u32 whiteout_generation;
   bool has_target;
   bool same_directory;
 };
 
-// Whether directory `upper` is `number` or above it. Requires the rename lock. corrupt_structure
-// when the parents run in a circle or leave the directories.
+// Whether directory `upper` is `number` or an ancestor of it. Requires the rename lock. corrupt_structure: the parents
+// form a cycle, or an ancestor is no directory.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState& c, u64 upper, u64 number,
                                           bool* result) {
@@ -64,7 +63,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState&
   }
 }
 
-// An inode number of a client that is no directory answers here what locking it would.
+// For an inode number from a client that is no directory. Returns the status that locking it would return.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine, CommandState& c, u64 number) {
   if (!is_file_number(number)) return Status::stale;
@@ -97,7 +96,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine
   return to_first ? Status::ok : lock_directory_for_change(g, engine, c, to, &state->to_dir);
 }
 
-// Finds both names; ok with has_target or a plan for the new name.
+// Finds both names. If ok, has_target is set or there is a plan for the new name.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, CommandState& c, RenameState* state) {
   GPU4FS_CHECK(holds_lock(c, state->from_dir.number, LockMode::exclusive));
@@ -115,7 +114,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, Comm
   return fs::directory_prepare_insert(g, fs, c.operation, state->to_dir, new_name, &state->plan);
 }
 
-// No directory may come to lie below itself.
+// Ensures that no directory becomes its own descendant.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, CommandState& c,
                                                        const RenameState& state) {
@@ -154,7 +153,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, Com
   if (state->has_target && !target_first) {
     GPU4FS_TRY(lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
   }
-  // The names' types decided the order; inodes of another type mean damage.
+  // The types in the names determined the order. An inode of another type is damaged.
   const bool source_fits = fs::entry_type(state->source.inode->mode) == state->from.name.type;
   const bool target_fits = !state->has_target || fs::entry_type(state->target.inode->mode) == state->to.type;
   const bool are_linked =
@@ -162,7 +161,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, Com
   return source_fits && target_fits && are_linked ? Status::ok : Status::corrupt_structure;
 }
 
-// Rights, and what may replace what.
+// Checks rights, and whether the source may replace the target.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandState& c, const RenameState& state) {
   GPU4FS_CHECK(holds_lock(c, state.source.number, LockMode::exclusive));
@@ -184,14 +183,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandSt
       GPU4FS_TRY(require_access(g, engine, c, state.target, fs::may_write));
     }
   }
-  // Its "..", though stored in the inode, is something that changes in the directory.
+  // The "..", although stored in the inode, is a change in the directory.
   if (source_is_directory && !state.same_directory) {
     GPU4FS_TRY(require_access(g, engine, c, state.source, fs::may_write));
   }
   return Status::ok;
 }
 
-// Leader, gate: directory `moved` lies in `to` from now on.
+// Leader, gate: moves directory `moved` into `to`.
 GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::InodeRef to) {
   GPU4FS_CHECK_NE(from.number, to.number);
   GPU4FS_CHECK(fs::is_directory(moved.inode->mode));
@@ -201,7 +200,8 @@ GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::
   to.inode->link_count += 1;
 }
 
-// Gate: the old name goes, or names the whiteout. What that leaves empty stays, so a plan for the new name stays valid.
+// Gate: removes the old name, or makes it the name of the whiteout. Pages that become empty stay, so a plan for the new
+// name stays valid.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandState& c, RenameState& state) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
@@ -213,7 +213,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandS
   put_attributes(g, engine, c, whiteout);
 }
 
-// Gate: the names.
+// Gate: changes the names.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, CommandState& c, RenameState& state) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
@@ -224,12 +224,12 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
     fs::directory_commit_replace(g, fs, op, state.from_dir, state.from.name, {state.to.inode, state.to.type});
     fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, {state.from.name.inode, state.from.name.type});
   } else if (state.has_target) {
-    // Replacing moves no slot, so the source's place stays valid.
+    // The replacement moves no slot, so the source's position stays valid.
     fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, {state.from.name.inode, state.from.name.type});
     commit_old_name(g, engine, c, state);
     fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   } else {
-    // The place of the new name was planned in the pages as they are.
+    // The position of the new name was planned for the current pages.
     commit_old_name(g, engine, c, state);
     const fs::HashedName name = hash_name(g, engine, second_name(c));
     fs::directory_commit_insert(g, fs, op, state.to_dir,
@@ -238,7 +238,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
   }
 }
 
-// Gate: link counts, parents and times. Gives true if the target has lost its last name.
+// Gate: changes link counts, parents and times. Returns true if the target has lost its last name.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, CommandState& c,
                                                     const RenameState& state) {
@@ -285,7 +285,7 @@ GPU4FS_FN Status check_rename_command(Group g, const CommandState& c) {
 
 }  // namespace detail
 
-// Two names of one inode: nothing happens, as POSIX wants it.
+// If both names belong to one inode, nothing happens, as POSIX requires.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(detail::check_rename_command(g, c));
@@ -302,9 +302,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   if (state.has_target && !exchanges) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
   const bool leaves_whiteout = (c.command.mask & rename_whiteout) != 0;
   if (leaves_whiteout) GPU4FS_STEP_TRY(detail::prepare_whiteout(g, engine, c, &state.whiteout));
-  // The place of the old name stays in use.
+  // The old name's position stays in use.
   if (exchanges || leaves_whiteout) state.from.merges = 0;
-  // The directories and the source; the target and its bit among the orphans; the whiteout.
+  // The two directories and the source, the target and its bit in the orphan bitmap, the whiteout.
   const u32 inodes = 3 + (state.has_target ? 2 : 0) + (leaves_whiteout ? 1 : 0);
   GPU4FS_STEP_TRY(
       detail::reserve_removal(g, engine, c, {inodes, 1 + state.plan.touched_pages, state.plan.new_pages}, &state.from));

@@ -1,13 +1,13 @@
-// What RENAME_WHITEOUT leaves in the old name's place: a character device 0/0. Overlay file systems read it as "the
-// name that lies below is gone"; it appears in the commit of the rename, so that there is no moment without either.
+// The whiteout of RENAME_WHITEOUT in place of the old name: a character device 0/0. Overlay file systems read it as
+// "the name in the lower layer is deleted". The commit of the rename creates it, so one of the two always exists.
 #pragma once
 
 #include "engine/handlers/namespace_create.hpp"
 
 namespace gpu4fs::engine::detail {
 
-// The last that a rename locks: nobody who holds a number that is only claimed waits for another lock. It counts as one
-// inode for reserve_metadata.
+// The last lock of a rename: a command that holds a number that is only claimed waits for no other lock. It counts as
+// one inode for reserve_metadata.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_whiteout(Group g, Engine& engine, CommandState& c, u64* number) {
   GPU4FS_TRY(fs::claim_inode(g, engine.fs, c.operation, number));
@@ -15,7 +15,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_whiteout(Group g, Engine& engine, Comma
   return fs::prepare_new_inode(g, engine.fs, c.operation, *number);
 }
 
-// Gate: the inode; its name is the caller's to give.
+// Gate: creates the inode. The caller gives it its name.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_whiteout(Group g, Engine& engine, CommandState& c,
                                                        const fs::InodeRef& dir, u64 number) {

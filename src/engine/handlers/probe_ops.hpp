@@ -1,5 +1,5 @@
-// noop, memset and memcopy: self-test of the engine and bandwidth probes (thesis, section 5.3.1). They touch
-// the session's memory only.
+// noop, memset and memcopy: self-test of the engine and bandwidth probes (thesis, section 5.3.1). They only access the
+// session's memory.
 #pragma once
 
 #include "base/bits.hpp"
@@ -22,7 +22,7 @@ GPU4FS_FN inline ProbeRange probe_task_range(const Engine& engine, u64 length, u
   return {from, minimum(unit, length - from)};
 }
 
-// How many tasks move `length` bytes; 1: do it in the step.
+// Number of tasks for `length` bytes; 1: do it in the step.
 GPU4FS_FN inline u32 probe_task_count(const Engine& engine, u64 length) {
   if (length <= u64{engine.config.inline_transfer_pages} * page_size) return 1;
   return static_cast<u32>(divide_up(length, u64{engine.config.task_pages} * page_size));
@@ -63,7 +63,7 @@ GPU4FS_FN void task_memset(Group g, Engine& engine, CommandState& c, u32 task) {
   fill_bytes(g, destination + range.from, static_cast<u8>(c.command.mode), range.length);
 }
 
-// Status: invalid_argument when the ranges overlap.
+// Status: invalid_argument if the ranges overlap.
 template <class Group>
 GPU4FS_FN Step step_memcopy(Group g, Engine& engine, CommandState& c) {
   const u64 length = c.command.length;

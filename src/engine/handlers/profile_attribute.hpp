@@ -1,9 +1,9 @@
 // user.gpu4fs.raid and user.gpu4fs.raid.effective: the profile of a file's new blocks, as extended attributes.
 //
-// The first is the inode's own field; files and directories that are made in a directory get the directory's. Values
-// are mkfs's names of profiles. It is set on files with data as well: blocks that they have stay where they are. A
-// profile of which the pool has no chunks for data is not_supported. The second says what new blocks get; it is
-// neither listed, so that copying tools do not try to set it, nor changed.
+// The first one is the inode's own field. Files and directories get it from the directory in which they are created.
+// Its values are the profile names of mkfs. It can be set on files with data too: existing blocks stay in place. The
+// status is not_supported for a profile without data chunks in the pool. The second one is the profile of new blocks.
+// It cannot be changed. It is not listed, because copying tools would try to set it.
 #pragma once
 
 #include "engine/handlers/namespace_common.hpp"
@@ -34,7 +34,7 @@ GPU4FS_FN inline ProfileAttribute profile_attribute(NameBytes name) {
   return ProfileAttribute::effective;
 }
 
-// The format::Profile of that name, 0: none.
+// The format::Profile with that name, 0: none.
 GPU4FS_FN inline u32 find_profile(const u8* bytes, u32 length) {
   for (u32 profile = 1; profile <= format::profile_max; ++profile) {
     const format::ProfileName found = format::profile_name(static_cast<format::Profile>(profile));
@@ -46,8 +46,8 @@ GPU4FS_FN inline u32 find_profile(const u8* bytes, u32 length) {
   return 0;
 }
 
-// Enters the gate with all that a change of the inode's profile needs; access was checked. Status: permission for what
-// has none, or cannot be changed.
+// Reserves everything that a change of the inode's profile needs, and enters the gate. Access was checked. Status:
+// permission for an inode that has no profile, or for an attribute that cannot be changed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine, CommandState& c,
                                                         const fs::InodeRef& file, ProfileAttribute kind) {
@@ -61,8 +61,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine,
   return enter_gate(g, engine, c);
 }
 
-// What an attribute of `length` bytes in c.buffer asks for. Status: exists, no_attribute (by c.command.mask),
-// invalid_argument, not_supported.
+// The profile that an attribute of `length` bytes in c.buffer requests. Status: exists, no_attribute (by
+// c.command.mask), invalid_argument, not_supported.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                               u32 length, u32* profile) {
@@ -76,7 +76,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandSt
   return on_leader(g, [&] { return space::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
 }
 
-// The value into `data`, which has c.command.length bytes; with none only its length is asked for.
+// Writes the value to `data`, which has c.command.length bytes. A length of 0 requests only the value's length.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                             ProfileAttribute kind, u8* data) {
@@ -99,7 +99,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
   return Step::complete(length);
 }
 
-// Adds the name to a list of `*length` bytes in `data`, nullptr: only its length is asked for.
+// Adds the name to a list of `*length` bytes in `data`. nullptr requests only the list's length.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_profile(Group g, const CommandState& c, const fs::InodeRef& file, u8* data,
                                               u64* length) {

@@ -1,11 +1,10 @@
-// rebuild: devices that were lost take part again while the pool is in use (raid/rebuild/,
-// wire/rebuild_format.hpp).
+// rebuild: lost devices join again while the pool is in use (raid/rebuild/, wire/rebuild_format.hpp).
 //
-// The management process begins it, when the device's file is mapped and has what no command
-// writes; lets pieces of chunks be filled, any number at a time, with checkpoints in between, until
-// nothing is left; and asks for the checkpoint whose superblocks say that the device lacks nothing.
-// The medium says that it is stale up to that one, so that whatever happens before leaves the pool
-// as it was, without the device.
+// The management process begins the rebuild after the device's file is mapped and contains everything that no command
+// writes. It then sends commands that fill pieces of chunks, any number concurrently, with checkpoints in between,
+// until none are left. At last it requests the checkpoint whose superblocks declare the device complete. Until then the
+// medium declares the device stale. So a crash or an error before this checkpoint leaves the pool as it was, without
+// the device.
 #pragma once
 
 #include "engine/engine.hpp"
@@ -18,8 +17,8 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// What is left when a rebuild is to end is filled with everything else standing still, if it is no
-// more than this: otherwise a workload that rewrites unwritten blocks could keep it from ending.
+// Limit of the pages that are filled at the end of a rebuild while no step runs. Without this, a workload that rewrites
+// unwritten blocks could prevent the end of the rebuild.
 inline constexpr u64 rebuild_rest_max = 1024;
 
 GPU4FS_FN inline bool has_column_on(const raid::ChunkState& chunk, u32 device) {
@@ -31,9 +30,9 @@ GPU4FS_FN inline bool has_column_on_any(const raid::ChunkState& chunk, u64 devic
   return raid::lost_column_count(chunk, devices) != 0;
 }
 
-// Of a chunk with a column on the device, while no step runs: its pages are to be filled, its
-// header area written. Descriptors of a chunk that is empty, in the durable epoch too, mean nothing; while it is out of
-// reach so are they.
+// For a chunk with a column on the device, while no step runs: marks its pages to be filled and its header area to be
+// written. Descriptors of a chunk that is empty, also in the durable epoch, have no meaning. While such a chunk is
+// unreachable, they are marked as unwritten.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState& chunk) {
   u64 in_use = 0;
@@ -57,7 +56,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState&
   on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
 }
 
-// Pages that commands have allocated, and may have written, and will commit.
+// Marks pages that commands have allocated, may have written and will commit.
 GPU4FS_FN GPU4FS_NOINLINE inline void mark_owned_pages(Engine& engine) {
   for (u32 i = 0; i < engine.config.command_count; ++i) {
     const CommandState& c = engine.commands[i];
@@ -73,7 +72,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_owned_pages(Engine& engine) {
   }
 }
 
-// Leader, while no step runs: what comes of upcalls that wait, or were answered and not looked at, says nothing of it.
+// Leader, while no step runs: the results of pending or unread upcalls do not concern the new device.
 GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
   GPU4FS_CHECK_LT(device, u32{device_count_max});
   for (u32 i = 0; i < engine.config.command_count; ++i) engine.commands[i].upcall_replaced |= u64{1} << device;
@@ -90,7 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index
   raid::DeviceHealth& health = *space.health;
   const u64 bit = u64{1} << index;
   if ((raid::failed_devices(space) & bit) == 0 || (raid::rebuilding_devices(space) & bit) != 0) return Status::busy;
-  // Superblocks must say so before anything else: a crash would bring it back as it is.
+  // Superblocks must first declare the device lost. Otherwise a crash would bring it back in its current state.
   if ((load<Order::acquire, Scope::engine>(&health.recorded) & bit) == 0) return Status::retry_after_checkpoint;
   device::Device& device = space.devices[index];
   device.base = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(target.base));
@@ -116,8 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 inde
   on_leader(g, [&] {
     mark_owned_pages(engine);
     note_replaced_device(engine, index);
-    // What is left of open stripes is not given out any more: rows that need no filling get no new
-    // pages.
+    // The rest of open stripes is not allocated, so rows that need no filling get no new pages.
     fs::close_stripes(engine.fs);
     raid::begin_rebuild(space, index);
     fence<Order::seq_cst, Scope::engine>();
@@ -135,7 +133,7 @@ GPU4FS_FN raid::RebuildOutcome rebuild_task_range(Group g, const raid::LogicalSp
   return raid::rebuild_copies(g, space, index, page, count, is_fresh);
 }
 
-// Pages of all chunks that still have their bit. Collective.
+// Counts the pages of all chunks that still have their bit. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 count_rebuild_todo(Group g, const raid::LogicalSpace& space) {
   const u64 devices = on_leader(g, [&] { return raid::rebuilding_devices(space); });
@@ -150,7 +148,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 count_rebuild_todo(Group g, const raid::LogicalSpa
   return g.reduce(count, [](u64 a, u64 b) { return a + b; });
 }
 
-// While no step runs: fills what is left.
+// While no step runs: fills the remaining pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void rebuild_rest(Group g, const raid::LogicalSpace& space) {
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
@@ -180,9 +178,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_owned_by_command(const Engine& engine, 
   return false;
 }
 
-// While no step runs: pages that neither the file system nor a command has need no filling. In chunks with parities
-// freed ones count as busy until their stripe is free, and a shard may hold that open for as long as it allocates
-// nothing.
+// While no step runs: unmarks pages that belong neither to the file system nor to a command, because they need no
+// filling. In chunks with parities freed pages count as busy until their stripe is free. A shard may keep the stripe
+// open for as long as it allocates nothing.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void drop_unowned_pages(Group g, Engine& engine) {
   const raid::LogicalSpace& space = engine.fs.space;
@@ -207,7 +205,7 @@ GPU4FS_FN GPU4FS_NOINLINE void drop_unowned_pages(Group g, Engine& engine) {
   g.sync();
 }
 
-// Answers the pages that are still lacking; 0: the next checkpoint ends the rebuild.
+// Returns the number of pages that are still missing; 0: the next checkpoint ends the rebuild.
 template <class Group>
 GPU4FS_FN u64 finish_rebuild(Group g, Engine& engine) {
   const raid::LogicalSpace& space = engine.fs.space;
@@ -221,7 +219,7 @@ GPU4FS_FN u64 finish_rebuild(Group g, Engine& engine) {
   return left;
 }
 
-// With steps stopped: what `begin` and `finish` do.
+// Runs `begin` and `finish` while steps are stopped.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, CommandState& c) {
   const wire::Command& command = c.command;
@@ -277,9 +275,8 @@ GPU4FS_FN bool has_rebuild_todo(Group g, const raid::ChunkState& chunk, u64 firs
 
 }  // namespace detail
 
-// Internal. mode: wire::RebuildStep, which says what else. Status: device_failed when nothing is
-// being rebuilt (any more); retry_after_checkpoint for a device that superblocks do not name yet;
-// busy.
+// Internal. mode: wire::RebuildStep, which describes the other fields. Status: device_failed if no device is being
+// rebuilt; retry_after_checkpoint for a device that superblocks do not name as lost yet; busy.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandState& c) {
   const wire::Command& command = c.command;

@@ -1,5 +1,5 @@
-// relocate, what is not about blocks of data: metadata pages in frozen chunks, the walk over all inodes, frozen chunks
-// and what chunks have in use (wire/relocate_format.hpp).
+// The parts of relocate that do not move data blocks: metadata pages in frozen chunks, the walk over all inodes, frozen
+// chunks and the pages that chunks have in use (wire/relocate_format.hpp).
 #pragma once
 
 #include "base/bits.hpp"
@@ -15,17 +15,17 @@ namespace gpu4fs::engine {
 namespace detail {
 
 inline constexpr u32 marked_page_max = 32;  // of one command
-inline constexpr u32 marked_run_max = 8;    // what reserve_metadata() counts ancestors for
+inline constexpr u32 marked_run_max = 8;    // limit of the runs whose ancestors reserve_metadata() counts
 inline constexpr u32 metadata_lookups_max = 512;
 
-// Metadata pages that are to be written elsewhere.
+// A metadata page that is to be written elsewhere.
 struct MarkedPage {
   u64 index;
   u32 level;
   u32 frame;
 };
 struct MarkedPages {
-  u64 next;    // where the walk goes on
+  u64 next;    // position where the walk continues
   u64 stayed;  // pages that cannot be read
   u32 count;
   u32 run_count;
@@ -33,7 +33,7 @@ struct MarkedPages {
 };
 static_assert(sizeof(MarkedPages) <= command_scratch_size);
 
-// Leader. False: there is no room for it.
+// Leader. False: the list has no room for it.
 GPU4FS_FN inline bool add_marked(MarkedPages& list, u32 level, u64 index) {
   GPU4FS_CHECK_LE(list.count, u32{marked_page_max});
   const bool follows = list.count != 0 && list.pages[list.count - 1].level == level &&
@@ -49,13 +49,13 @@ GPU4FS_FN constexpr bool is_unreadable(Status status) {
          status == Status::device_failed || status == Status::medium_error;
 }
 
-// Where a walk that marks pages stands.
+// The position of a walk that marks pages.
 struct MarkWalk {
-  u64 next;   // page where it goes on
-  bool full;  // the list is
+  u64 next;   // page where it continues
+  bool full;  // the list is full
 };
 
-// Map pages that begin at file page `page`. walk->next: `page`, or the page behind what cannot be read.
+// Marks map pages that begin at file page `page`. walk->next: `page`, or the page after the part that cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                    u64 page, MarkWalk* walk) {
@@ -83,8 +83,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, Comm
   return Status::ok;
 }
 
-// Pages of content, unless they are data, in the array of slots over `page`. walk->next: the page behind, or where the
-// list is full.
+// Marks pages of content, unless they are data, in the array of slots above `page`. walk->next: the page after the
+// array, or the page for which the list has no room.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  u64 page, MarkWalk* walk) {
@@ -118,7 +118,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// Pages of attributes from place *place on. *place: where to go on, relocate_end behind the last.
+// Marks pages of attributes from place *place on. *place: where to continue, or relocate_end after the last one.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  u32 lookups, u64* place) {
@@ -149,7 +149,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// Lists pages of the inode's metadata in frozen chunks. Content of regular files is data.
+// Lists pages of the inode's metadata in frozen chunks. The content of regular files is data.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
@@ -173,7 +173,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandS
   return Status::ok;
 }
 
-// Brings the listed pages in; those that cannot be read leave the list.
+// Loads the listed pages. Pages that cannot be read are removed from the list.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_marked(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
@@ -227,7 +227,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, Comman
   return Step::complete();
 }
 
-// Leader: the first number from `number` on whose bit is set in the bitmap page, or the first behind the page.
+// Leader: the first number from `number` on whose bit is set in the bitmap page, or the first number after the page.
 GPU4FS_FN inline u64 next_set_bit(fs::FileSystem& fs, u32 frame, u64 number) {
   GPU4FS_CHECK_NE(frame, u32{fs::no_frame});
   const u64 page_end = align_down(number, fs::bitmap_bits_per_page) + fs::bitmap_bits_per_page;
@@ -239,7 +239,7 @@ GPU4FS_FN inline u64 next_set_bit(fs::FileSystem& fs, u32 frame, u64 number) {
   return page_end;
 }
 
-// Without locks: who is made or removed meanwhile may be met or not.
+// Works without locks: inodes that are created or removed meanwhile may be found or not.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;

@@ -1,22 +1,23 @@
-// relocate: pages of files and of metadata move to other places while the pool is in use: to empty chunks, to give
-// files another profile, to put together what is scattered (wire/relocate_format.hpp).
+// relocate: moves pages of files and of metadata to other places while the pool is in use. It is used to empty chunks,
+// to give files another profile, and to defragment them (wire/relocate_format.hpp).
 //
-// A command moves one stretch of a file: under the file's exclusive lock it finds blocks of one kind, allocates others,
-// copies, verified and if need be repaired, and puts them into the map; the old ones are freed as by an overwrite. A
-// page that cannot be read anywhere stays where it is: the stretch ends in front of it, and the next one begins behind.
-// Content, size, times and what is a hole or unwritten stay as they are.
+// A command moves one stretch of a file under the file's exclusive lock. It finds blocks of one kind and allocates new
+// ones. It copies the content, verified and repaired if necessary, and enters the new blocks into the map. The old ones
+// are freed as by an overwrite. A page that cannot be read from any copy stays in place: the stretch ends before it,
+// and the next one begins after it. Content, size and times do not change. Holes stay holes and unwritten blocks stay
+// unwritten.
 //
-// Nothing of this is in the operation log. Records name pages of data by address, and replaying them begins with the
+// The operation log does not contain relocations. Records name pages of data by address, and a replay begins with the
 // durable checkpoint:
-//   - pages that it or a record names are `stable`: moved away, they keep their content and are not given out
-//     before a checkpoint without them is durable. So what a replay looks at is there, and after it the
-//     file's map leads to the old places again;
-//   - the new places were free, so neither names them. They are in no record either, unless an unwritten block that
-//     was moved is filled where it is: a replay would not find it there. So a command that moves unwritten blocks
-//     keeps the file locked until the checkpoint that has them is durable. Chunks with parities are exempt, where
-//     unwritten blocks are not filled but replaced.
+//   - Pages that the checkpoint or a record names are `stable`. After a move they keep their content, and are not
+//     allocated before a checkpoint without them is durable. So the pages that a replay reads exist, and after the
+//     replay the file's map leads to the old places again.
+//   - The new places were free, so neither the checkpoint nor a record names them. A later record would name one only
+//     if a moved unwritten block were filled in place, and a replay would not find the block there. So a command that
+//     moves unwritten blocks keeps the file locked until the checkpoint that contains them is durable. Chunks with
+//     parities are exempt: there unwritten blocks are not filled but replaced.
 //
-// Metadata is not copied: marking a page's frame is enough for the next checkpoint to write it elsewhere.
+// Metadata is not copied. If a page's frame is marked, the next checkpoint writes it elsewhere.
 #pragma once
 
 #include "engine/handlers/file_common.hpp"
@@ -28,23 +29,23 @@ namespace detail {
 
 enum class RelocateStage : u32 { plan = 0, transfer = 1, commit = 2, wait = 3 };
 
-// c.extents holds the new pages in front and the old runs behind relocate_run_base.
+// c.extents holds the new pages first and the old runs from relocate_run_base on.
 inline constexpr u32 relocate_run_base = command_extent_capacity / 2;
 inline constexpr u32 relocate_lookups_max = 1024;  // of the map in one command
-// Of one command, unless there is a block of 1 GiB: others have to wait for the file that long.
+// Limit for one command, unless there is a block of 1 GiB. Other commands have to wait for the file during that time.
 inline constexpr u64 relocate_pages_max = 16384;
 
 struct RelocateState {
   u64 first;  // page of the file
-  u64 next;   // where the next command goes on if this one moves nothing
+  u64 next;   // where the next command continues if this one moves nothing
   u64 stayed;
   u64 epoch;  // RelocateStage::wait
   fs::MapKind kind;
   u32 page_count;  // of the stretch; 0: there is none
   u32 run_count;
   u32 old_pieces;
-  u32 bad_page;  // atomic: one of the stretch that could not be read; page_count: none
-  u32 limit;     // pages, 0: none: behind them is one that cannot be read
+  u32 bad_page;  // atomic: a page of the stretch that could not be read; page_count: none
+  u32 limit;     // in pages, 0: none. The page after them cannot be read
 };
 
 GPU4FS_FN constexpr bool stays_in_place(Status status) {
@@ -52,7 +53,7 @@ GPU4FS_FN constexpr bool stays_in_place(Status status) {
          status == Status::device_failed || status == Status::medium_error;
 }
 
-// Leader: whether a run of blocks is to move. `wanted_class`: what new blocks of the file get.
+// Leader: whether a run of blocks is to be moved. `wanted_class`: the class of new blocks of the file.
 GPU4FS_FN inline bool is_to_move(const fs::FileSystem& fs, const fs::MapRun& run, u32 wanted_class, u32 mask) {
   GPU4FS_CHECK_LT(wanted_class, u32{format::profile_max});
   if (run.kind == fs::MapKind::hole) return false;
@@ -70,7 +71,7 @@ struct FoundRun {
   bool is_damaged;  // the run is a part of the map that cannot be read, or leads to free pages
 };
 
-// What the range begins with. Status: control codes only.
+// Finds the run at the beginning of the range. Status: control codes only.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                              fs::PageRange range, FoundRun* found) {
@@ -95,7 +96,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Leader: pages that the stretch which begins with `run` at `page` may have. It ends where blocks do.
+// Leader: limit of the pages of the stretch that begins with `run` at `page`. The stretch ends at block boundaries.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const CommandState& c,
                                                    const RelocateState& state, const fs::MapRun& run, u64 page,
                                                    u64 end) {
@@ -114,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const C
   return minimum(border > page ? border - page : limit, end - page);
 }
 
-// The old runs of the stretch that begins with `found`, where the range does.
+// Collects the old runs of the stretch that begins with `found`, at the beginning of the range.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                              fs::PageRange range, FoundRun found) {
@@ -153,7 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// The next stretch to move; state.page_count 0: none up to state.next.
+// Finds the next stretch to move. state.page_count 0: there is none before state.next.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   RelocateState& state = scratch_of<RelocateState>(c);
@@ -184,14 +185,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Leader: pieces that the new pages are in.
+// Leader: the number of pieces that the new pages form.
 GPU4FS_FN inline u32 count_new_pieces(const CommandState& c, const RelocateState& state) {
   GPU4FS_CHECK_GT(c.extent_count, 0u);
   const bool is_block = state.page_count == pages_per_block_2m && state.first % pages_per_block_2m == 0;
   return c.extent_count + (is_block && !is_aligned(c.extents[0].address, block_size_2m) ? 1 : 0);
 }
 
-// Finds what to move and where to. With state.page_count 0 the command owns nothing.
+// Finds the stretch to move and allocates its new places. With state.page_count 0 the command owns nothing.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   RelocateState& state = scratch_of<RelocateState>(c);
@@ -202,11 +203,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
-  // Few pages share a stripe with others, where there are stripes.
+  // A small number of pages shares a stripe with others, in chunks with stripes.
   const bool whole_stripes = wanted * page_size > log_inline_bytes_max(engine.fs);
   const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, whole_stripes, relocate_run_base});
   const bool tidies = (c.command.mask & wire::relocate_scattered) != 0;
-  // Nothing is lost if things stay as they are.
+  // No data is lost if the blocks stay in place.
   const bool no_room = tidies && allocated.status == Status::no_space;
   if (!no_room) GPU4FS_TRY(allocated.status);
   const bool gives_up =
@@ -228,14 +229,14 @@ GPU4FS_FN inline u64 old_page(const CommandState& c, const RelocateState& state,
   return extent_page(c, find_extent(c, relocate_run_base, state.run_count, page), page);
 }
 
-// Apart, as an atomic access to the command inside of the loop is more than nvcc 13 can translate.
+// A separate function, because nvcc 13 cannot translate an atomic access to the command inside the loop.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void note_bad_page(Group g, u32* bad_page, u32 page) {
   on_leader(g, [&] { store<Order::relaxed, Scope::engine>(bad_page, page); });
 }
 
-// Copies pages [from, to) of the stretch, or up to one that cannot be read, which is noted. A page that cannot be
-// written where it is to go says nothing of the one that is there: that is the command's error.
+// Copies pages [from, to) of the stretch, or the pages before one that cannot be read, and notes that page. A failed
+// write to a new place does not mean that the old page is damaged. It is an error of the command.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, CommandState& c, u32 from, u32 to) {
   GPU4FS_CHECK_LE(from, to);
@@ -260,8 +261,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, Command
   return Status::ok;
 }
 
-// A page cannot be read. True: there is something to move in front of it, which the command begins with again; if there
-// is another such page, once more. False: it is the first, and stays.
+// Handles a page that cannot be read. True: there are pages to move before it, and the command restarts with them. This
+// repeats if they include another such page. False: it is the first page, and stays.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
@@ -299,14 +300,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, Comm
   commit_extents(g, engine, c, ref, {first, state.kind, false});
   on_leader(g, [&] {
     state.epoch = is_refilled ? load<Order::relaxed, Scope::engine>(&fs.epoch_open) : 0;
-    // Nobody else may have the file before the checkpoint is durable, however long that takes.
+    // No other command may access the file before the checkpoint is durable, however long that takes.
     if (is_refilled) store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
     c.stage = static_cast<u32>(RelocateStage::wait);
   });
   return Status::ok;
 }
 
-// Up to the commit. *tasks != 0: fan out, then come back.
+// Runs the relocation up to the commit. *tasks != 0: fan out, then call again.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                     u32* tasks) {
@@ -319,7 +320,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, Com
     if (status == Status::ok && page_count == 0) return Status::ok;
     const bool few = page_count <= engine.config.inline_transfer_pages;
     if (status == Status::ok && copies && few) status = copy_old_pages(g, engine, c, 0, page_count);
-    // A restart plans anew, so nothing is kept here, whatever the status.
+    // A restart plans again, so nothing is kept here, whatever the status.
     if (status != Status::ok) {
       abandon_extents(g, engine, c);
       return status;
@@ -375,8 +376,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
 
 }  // namespace detail
 
-// Internal. mode: wire::RelocateStep, which says what else. Status: stale (no such inode), no_space, read_only,
-// out_of_range, invalid_argument.
+// Internal. mode: wire::RelocateStep, which describes the other fields. Status: stale (no such inode), no_space,
+// read_only, out_of_range, invalid_argument.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandState& c) {
   const auto step = static_cast<wire::RelocateStep>(c.command.mode);

@@ -1,9 +1,9 @@
-// scrub: verifies the pages in use of a range of a chunk, where they lie, and the part of the chunk's header areas that
+// scrub: verifies the pages in use of a range of a chunk in place, and the part of the chunk's header areas that
 // describes them.
 //
-// The range is cut into tasks of 64 pages; each answers with one word of the result, a bit a page, which is
-// stored only if it is not zero. No lock is held and nothing is kept from being written meanwhile: what a bit
-// means, and what it does not, stands in raid/verify_pages.hpp.
+// The range is divided into tasks of 64 pages. Each task writes one word of the result with one bit for each page. The
+// word is only stored if it is not zero. The command holds no lock, and pages may be written meanwhile.
+// raid/verify_pages.hpp describes the meaning of a bit.
 #pragma once
 
 #include "base/bits.hpp"
@@ -23,7 +23,7 @@ GPU4FS_FN inline Status check_scrub_range(const Engine& engine, const wire::Comm
   if ((command.mask & ~u32{wire::scrub_mask_record}) != 0) return Status::invalid_argument;
   if (command.mode > static_cast<u32>(wire::DamageKind::metadata)) return Status::invalid_argument;
   if (command.inode >= raid::chunk_count_of(engine.fs.space)) return Status::out_of_range;
-  // A chunk that was deleted has nothing to verify.
+  // A deleted chunk has nothing to verify.
   if (load<Order::acquire, Scope::engine>(&engine.fs.space.chunks[command.inode].erased) != 0) return Status::not_found;
   const u64 page_count = engine.fs.space.chunks[command.inode].page_count;
   if (command.offset >= page_count || command.length > page_count - command.offset) return Status::out_of_range;
@@ -40,7 +40,7 @@ GPU4FS_FN bool has_pages_in_use(Group g, const raid::ChunkState& chunk, u64 firs
   return g.any(found != 0);
 }
 
-// Of the pages in `wanted` those of which a copy is damaged.
+// Returns those of the pages in `wanted` that have a damaged copy.
 template <class Group>
 GPU4FS_FN u64 find_damaged_copies(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 wanted) {
   const raid::ChunkState& chunk = space.chunks[index];
@@ -53,7 +53,7 @@ GPU4FS_FN u64 find_damaged_copies(Group g, const raid::LogicalSpace& space, u32 
   return bad;
 }
 
-// Repairs what can be repaired of the pages in `damaged` and returns the rest.
+// Repairs the pages in `damaged` where possible and returns the rest.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 repair_damaged(Group g, const raid::LogicalSpace& space, u32 index, u64 page,
                                              u64 damaged) {
@@ -69,7 +69,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 repair_damaged(Group g, const raid::LogicalSpace& 
   return left;
 }
 
-// Whether a page of the row is in the durable checkpoint and its parities.
+// Whether the row has a page that is in the durable checkpoint and in the row's parities.
 GPU4FS_FN inline bool has_durable_page(const raid::LogicalSpace& space, const raid::RowView& view) {
   const raid::ChunkState& chunk = space.chunks[view.chunk];
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
@@ -79,7 +79,7 @@ GPU4FS_FN inline bool has_durable_page(const raid::LogicalSpace& space, const ra
   return false;
 }
 
-// The parities of the rows whose first page is one of [page, page + count).
+// Verifies the parities of the rows whose first page is one of [page, page + count).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void scrub_rows(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 count) {
   const raid::ChunkState& chunk = space.chunks[index];
@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_rows(Group g, const raid::LogicalSpace& spa
   }
 }
 
-// What is known of the pages goes into the table of damage.
+// Enters the result for the pages into the table of damage.
 GPU4FS_FN inline void record_scrub(const Engine& engine, const wire::Command& command, u64 address, u64 count,
                                    u64 damaged) {
   const auto kind = static_cast<wire::DamageKind>(command.mode);
@@ -111,9 +111,9 @@ GPU4FS_FN inline void record_scrub(const Engine& engine, const wire::Command& co
 
 }  // namespace detail
 
-// Internal. inode: chunk; offset, length: pages of it; data: a bit a page, in words that are zero before; mask,
-// mode, second_inode: wire::ScrubMask. Result: wire::scrub_pages_verified(). Status: chunk_not_mapped and what
-// becomes of it, device_failed, out_of_range.
+// Internal. inode: chunk; offset, length: pages of it; data: one bit for each page, in words that are zero before;
+// mask, mode, second_inode: wire::ScrubMask. Result: wire::scrub_pages_verified(). Status: chunk_not_mapped and the
+// errors of mapping the chunk, device_failed, out_of_range.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState& c) {
   const wire::Command& command = c.command;
@@ -137,10 +137,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   }
   const Status reached = on_leader(g, [&] { return raid::chunk_state(engine.fs.space, index); });
   if (reached == Status::device_failed) return Step::end(reached);
-  // A chunk that nobody used since the mount is mapped only if there is something to verify.
+  // A chunk that was not used since the mount is only mapped if there are pages to verify.
   const raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const bool in_use = detail::has_pages_in_use(g, chunk, command.offset, command.length);
-  // Pages that are free leave the table of damage.
+  // Free pages are removed from the table of damage.
   if (!in_use && !records) return Step::complete(0);
   if (in_use && reached != Status::ok) {
     on_leader(g, [&] { c.operation.wanted_chunk = index; });
@@ -165,18 +165,18 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   });
   const bool records = (command.mask & wire::scrub_mask_record) != 0;
   if (wanted == 0 && !records) return;
-  // A page that has a good copy, or a row that gives it back, is no damage any more.
+  // A page is not damaged if it has a good copy or a row that restores it.
   u64 damaged = detail::find_damaged_copies(g, engine.fs.space, index, page, wanted);
   if (damaged != 0) damaged = detail::repair_damaged(g, engine.fs.space, index, page, damaged);
   if (chunk.parity_count != 0 && !records && engine.fs.space.data_checksums != 0) {
     detail::scrub_rows(g, engine.fs.space, index, page, count);
   }
-  // Pages that are no part of a checkpoint yet are rewritten in place: they are not judged.
+  // Pages that are not in a checkpoint yet are rewritten in place, so their damage is not recorded.
   if (records) damaged &= on_leader(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
   u8* output = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, command.data, divide_up(command.length, u64{64}) * sizeof(u64), &output));
   on_leader(g, [&] {
-    // The result grows task by task; neither half can run over.
+    // Each task adds to the result. Neither half can overflow.
     const u64 counts = u64{popcount(wanted)} | u64{popcount(damaged)} << 32;
     fetch_add<Order::relaxed, Scope::engine>(&c.result, counts);
     if (records) detail::record_scrub(engine, command, chunk.base_address + page * page_size, count, damaged);

@@ -1,9 +1,9 @@
-// What fsync and sync do (docs/internals/architecture.md, section 5, "The operation log").
+// The work of fsync and sync (docs/internals/architecture.md, section 5, "The operation log").
 //
-// The command takes the log's end as its goal. Whoever finds nobody writing the log writes it up to there, or
-// further if more is complete by then, and has the devices flushed; the others wait for it (engine/log_flush.hpp).
-// So any number of them costs one flush. A goal far behind what was written last is left to a checkpoint, which
-// writes metadata in bulk and makes the records superfluous.
+// The command's goal is the end of the log. If no other command writes the log, this command writes it up to the goal,
+// or further if more is complete by then. It then has the devices flushed. The other commands wait for it
+// (engine/log_flush.hpp). So any number of them costs one flush. If the goal is far after the end of the written log, a
+// checkpoint takes over. It writes metadata in bulk and makes the records superfluous.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -15,19 +15,19 @@
 
 namespace gpu4fs::engine {
 
-// More than this is not written to the log but by a checkpoint.
+// A larger amount is not written to the log but by a checkpoint.
 inline constexpr u64 log_flush_bytes_max = u64{4} << 20;
 
 namespace detail {
 
-// A checkpoint that cannot be written: the pool stays at the epoch before and takes no more changes. The
-// engine tells everybody who waits for the epoch.
+// After a checkpoint that cannot be written, the pool stays at the previous epoch and accepts no changes. The engine
+// reports this to all commands that wait for the epoch.
 template <class Group>
 GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
   on_leader(g, [&] {
     store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
     store<Order::relaxed, Scope::engine>(&engine.fs.read_only, GPU4FS_MUTANT(failed_checkpoint_goes_on, 1u, 0u));
-    // What a flush may have lost the log cannot promise either.
+    // The log cannot guarantee data that a flush may have lost either.
     engine.log_queue.guard.lock();
     engine.log_queue.failed = 1;
     engine.log_queue.guard.unlock();
@@ -42,14 +42,14 @@ GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
   return false;
 }
 
-// What came of a flush: ok also if all devices that it failed on could be given up. Leader.
+// The result of a flush. It is ok too if all devices on which the flush failed could be given up. Leader.
 GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
   if (c.upcall_result == Status::ok || c.upcall_devices == 0) return c.upcall_result;
-  // What failed before another device took the place is not that one's failure: it has nothing yet that was to be
-  // flushed.
+  // A failure before the replacement of a device does not concern the new device. The new one has no data yet that had
+  // to be flushed.
   for (u64 left = c.upcall_devices & ~c.upcall_replaced; left != 0; left &= left - 1) {
     const u32 device = static_cast<u32>(count_trailing_zeros(left));
-    // One that is about to join the pool: nothing depends on it before its superblock is flushed.
+    // A device that is about to join the pool: nothing depends on it before its superblock is flushed.
     if (device >= raid::device_count_of(engine.fs.space)) continue;
     if (GPU4FS_MUTANT(flush_failure_ignored, !raid::outlives_flush_error(engine.fs.space, device), false)) {
       return c.upcall_result;
@@ -61,11 +61,11 @@ GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
 enum class SyncStage : u32 { start = 0, wait, write, flushed, epoch };
 
 struct SyncScratch {
-  u64 goal;     // LSN, or the epoch with SyncStage::epoch
-  u64 written;  // LSN, as the writer
+  u64 goal;     // LSN, or the epoch in SyncStage::epoch
+  u64 written;  // LSN, for the writer of the log
 };
 
-// At the end: a write that makes its record durable has a state of its own in front.
+// The state is at the end of scratch memory. A write that makes its record durable has its own state at the beginning.
 GPU4FS_FN inline SyncScratch& sync_scratch(CommandState& c) {
   static_assert(command_scratch_size % alignof(SyncScratch) == 0 && sizeof(SyncScratch) % alignof(SyncScratch) == 0);
   return *reinterpret_cast<SyncScratch*>(c.scratch + command_scratch_size - sizeof(SyncScratch));
@@ -77,7 +77,8 @@ GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   SyncScratch& scratch = sync_scratch(c);
   const u64 tail = load<Order::acquire, Scope::engine>(&fs.log.tail);
-  // What a lost device lacks is not acknowledged before superblocks name it (raid/device_loss.hpp).
+  // Data that is missing on a lost device is not acknowledged before superblocks name the device
+  // (raid/device_loss.hpp).
   const bool log_will_do = fs::log_is_on(fs) && !raid::has_unrecorded_loss(fs.space);
   if (log_will_do && tail - minimum(tail, durable_lsn(engine)) <= log_flush_bytes_max) {
     scratch.goal = tail;
@@ -100,8 +101,8 @@ GPU4FS_FN Step fail_log_flush(Group g, Engine& engine, CommandState& c, Status s
   return step;
 }
 
-// As the writer: the log from where it is durable up to the goal at least. again: a command that is about to
-// commit has its place in the log and not yet its record.
+// For the writer of the log: writes it from its durable end at least up to the goal. again: a command that is about to
+// commit has its place in the log but not its record yet.
 template <class Group>
 GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
@@ -121,8 +122,9 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
   return GPU4FS_MUTANT(log_not_written, fs::write_log(g, fs, range.from, end), Status::ok);
 }
 
-// As the writer, at any stage but `flushed` first: the log and all devices. ok: end_log_flush() follows. parked, again:
-// the step comes back, at stage `flushed` once the devices have been asked. Else the log is given up.
+// For the writer of the log, first at any stage except `flushed`: writes the log and flushes all devices. ok:
+// end_log_flush() must follow. parked, again: the step is restarted, at stage `flushed` once the devices have been
+// asked. Any other status: the log was given up.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, u32 flushed) {
   if (c.stage != flushed) {
@@ -141,7 +143,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
   return outcome == Status::ok ? outcome : fail_log_flush(g, engine, c, outcome).status;
 }
 
-// Stages `write` and `flushed`. Answers the step to leave with; complete: the goal is durable.
+// Stages `write` and `flushed`. Returns the step to leave with; complete: the goal is durable.
 template <class Group>
 GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
   const Status status = write_and_flush_log(g, engine, c, static_cast<u32>(SyncStage::flushed));
@@ -160,7 +162,7 @@ template <class Group>
 GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.stage, static_cast<u32>(SyncStage::epoch));
   const u64 goal = sync_scratch(c).goal;
-  // A goal that was taken because of a lost device may be reached without an epoch of its own.
+  // A goal that was chosen because of a lost device may be reached without an epoch of its own.
   const bool reached =
       on_leader(g, [&] { return durable_epoch(engine) >= minimum(goal, fs::epoch_of_changes(engine.fs)); });
   if (reached) return Step::complete();
