@@ -29,7 +29,7 @@ GPU4FS_FN inline NameSums add_names(const NameSums& a, const NameSums& b) {
   return {a.names + b.names, a.subdirectories + b.subdirectories, a.pages + b.pages, a.problems + b.problems};
 }
 
-// The place of a page in the tree, which determines the hashes in it.
+// The place of a page in the tree. It determines the hashes in the page.
 struct PagePlaceInTree {
   u32 level;  // number of nodes above
   u32 first;  // slots of the node above that lead here
@@ -60,7 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 directory_page_address(Group g, const CheckTask& t
   return level == 0 && fits_content(file, pointer, 0) ? pointer.address() : 0;
 }
 
-// Any rank: counts the name at its inode. False: the inode does not fit the name.
+// Any rank: counts the name at its inode. False: the inode, or an earlier name of it, does not fit this name.
 GPU4FS_FN inline bool count_name(const CheckTask& task, u64 directory, u64 target, u32 type, NameSums& sums) {
   CheckTables& tables = task.engine.check;
   if (target < format::inode_number_first_free || target >= tables.inode_count) return false;

@@ -204,7 +204,7 @@ struct Allocated {
   u32 page_count;
 };
 
-// Allocates the next run. Its size is chosen so that aligned spans of 1 GiB and 2 MiB in the file get aligned runs.
+// Allocates the next run. Its size is chosen to give aligned spans of 1 GiB and 2 MiB aligned runs.
 template <class Group>
 GPU4FS_FN raid::Extent allocate_next(Group g, fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
   GPU4FS_CHECK_GT(wanted, u64{0});

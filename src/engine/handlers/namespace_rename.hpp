@@ -63,7 +63,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState&
   }
 }
 
-// For an inode number from a client that is no directory. Returns the status that locking it would return.
+// Returns the status that locking an inode would return, for a number from a client that is no directory.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine, CommandState& c, u64 number) {
   if (!is_file_number(number)) return Status::stale;

@@ -1,5 +1,6 @@
 // The whiteout of RENAME_WHITEOUT in place of the old name: a character device 0/0. Overlay file systems read it as
-// "the name in the lower layer is deleted". The commit of the rename creates it, so one of the two always exists.
+// "the name in the lower layer is deleted". The commit of the rename creates it, so either the old name or the whiteout
+// exists at every moment.
 #pragma once
 
 #include "engine/handlers/namespace_create.hpp"
