@@ -1,4 +1,5 @@
-// Which commands begin at all: after an error that stops changes (fs/errors.hpp), those that change nothing.
+// Decides which commands may begin. After an error that stops changes (fs/errors.hpp), only commands that change
+// nothing.
 #pragma once
 
 #include "engine/command_types.hpp"
@@ -7,7 +8,7 @@
 
 namespace gpu4fs::engine {
 
-// Of Effect::places.
+// Covers the commands with Effect::places.
 GPU4FS_FN constexpr bool moves_pages(const wire::Command& command) {
   return wire::is_in(wire::commands_that_move_pages, command.opcode) &&
          (command.mode == static_cast<u32>(wire::RelocateStep::data) ||

@@ -1,4 +1,4 @@
-// What fallocate takes as its mode.
+// Values of the mode of fallocate.
 #pragma once
 
 #include "base/config.hpp"
@@ -15,7 +15,8 @@ GPU4FS_FN constexpr bool is_known_allocation(u32 mode) {
          mode == (fallocate_punch_hole | fallocate_keep_size);
 }
 
-// Runs of unwritten blocks that one commit adds. Two extents are left for the pages at the ends of a range.
+// Maximum number of runs of unwritten blocks that one commit adds. Two extents are left for the pages at the ends of a
+// range.
 inline constexpr u32 allocate_extent_max = command_extent_capacity - 2;
 
 }  // namespace gpu4fs::engine

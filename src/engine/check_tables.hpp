@@ -1,6 +1,6 @@
-// Tables of a check (Opcode::check) in engine memory, and what its handlers share.
+// Tables of a check (Opcode::check) in engine memory, and the code that its handlers share.
 //
-// A pool that is being checked is not changed, so the bitmaps of its chunks are free for other uses:
+// A pool does not change during a check, so the bitmaps of its chunks are free for other uses:
 //   committed  allocated       staged     reached by the walk      busy    reached by the search for owners
 //   freed_now  to be verified  freed_old  do not match             stable  pages of directories seen
 // Functions without a group are for any rank.
@@ -32,7 +32,7 @@ struct CheckTables {
   u64 buffer_bits[check_buffer_max / 64];  // atomic: taken
 };
 
-// Where a command's findings go; equal on all ranks.
+// The destination of a command's findings. It is equal on all ranks.
 struct CheckSink {
   wire::CheckCounts* counts;  // engine memory
   wire::CheckRecord* records;
@@ -49,7 +49,7 @@ GPU4FS_FN inline wire::CheckRecord make_record(wire::CheckKind kind, u64 inode, 
   return {kind, static_cast<u16>(level), 0, inode, address, value, expected};
 }
 
-// Leader. There are as many buffers as tasks can run at the same time.
+// Leader. There are as many buffers as there can be concurrent tasks.
 GPU4FS_FN inline u32 take_check_buffer(CheckTables& tables) {
   for (u32 at = 0;; at = (at + 1) % tables.buffer_count) {
     const u64 bit = u64{1} << (at % 64);
@@ -61,7 +61,7 @@ GPU4FS_FN inline void put_check_buffer(CheckTables& tables, u32 index) {
   fetch_and<Order::release, Scope::engine>(&tables.buffer_bits[index / 64], ~(u64{1} << (index % 64)));
 }
 
-// Bits [page, page + count) of one word as a mask; `done` of them lie in words before.
+// The mask of bits [page, end) that are in the word of `page`.
 GPU4FS_FN inline u64 word_mask(u64 page, u64 end) {
   const u64 low = page % 64;
   const u64 high = minimum(end - align_down(page, u64{64}), u64{64});
@@ -70,8 +70,8 @@ GPU4FS_FN inline u64 word_mask(u64 page, u64 end) {
 }
 
 struct ClaimedPages {
-  u64 before;         // had their bit set
-  u64 not_allocated;  // of the others
+  u64 before;         // bits that were already set
+  u64 not_allocated;  // not allocated, among the others
 };
 
 // Sets the bits of pages [page, page + count) in `bits`.

@@ -1,4 +1,4 @@
-// Wall clock time in the engine. The monotonic clock is base/access.hpp's.
+// Wall clock time in the engine. The monotonic clock is in base/access.hpp.
 #pragma once
 
 #include "base/access.hpp"
@@ -11,8 +11,8 @@
 
 namespace gpu4fs::engine {
 
-// The wall clock as a 34.30 time stamp; `monotonic_ns` is now_monotonic_ns(), read just before. A kernel adds an
-// offset, set when the engine was built, to the device's clock.
+// The wall clock as a 34.30 time stamp. `monotonic_ns` is now_monotonic_ns(), read just before. A kernel adds an offset
+// to the device's clock. The offset was set when the engine was built.
 GPU4FS_FN inline u64 stamp_at(const Engine& engine, u64 monotonic_ns) {
 #if GPU4FS_DEVICE_CODE
   const u64 now_ns = monotonic_ns + engine.config.realtime_offset_ns;

@@ -1,13 +1,12 @@
 // Fair reader-writer locks owned by commands.
 //
-// The lock's word holds the holders and the ends of the queue and changes by compare-exchange only, so the
-// common case, nobody waits, costs one load and one compare-exchange. The links of the queue are protected by
-// the guard; while the queue is not empty the word changes under the guard only. Order is FIFO: a command
-// that arrives while others wait queues behind them, and the releaser hands over to the head, or to all
-// readers up to the first writer.
+// The lock's word holds the holders and both ends of the queue. It changes only by compare-exchange. So the common case
+// without waiters costs one load and one compare-exchange. The guard protects the links of the queue. While the queue
+// is not empty, the word changes only under the guard. The order is FIFO: a command that arrives while others wait is
+// queued after them. The releaser hands the lock over to the head, or to all readers before the first writer.
 //
-// A command waits for at most one lock, the last one in its `locks`. Lock order is the callers' business
-// (rename, directories parent before child, others by number). All functions here run on one rank.
+// A command waits for at most one lock, the last one in its `locks`. The callers keep the lock order (rename,
+// directories parent before child, others by number). All functions here run on one rank.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -47,7 +46,7 @@ GPU4FS_FN inline LockMode waited_mode(const CommandState& c) {
   return c.locks[c.lock_count - 1].mode;
 }
 
-// Under the guard: detaches from the queue all that can have the lock now. Returns the head of their list.
+// Under the guard: detaches all commands from the queue that can have the lock now. Returns the head of their list.
 GPU4FS_FN inline u32 grant_waiters(Engine& engine, LockWord& word) {
   u32 first = no_command;
   u32 last = no_command;
@@ -65,7 +64,7 @@ GPU4FS_FN inline u32 grant_waiters(Engine& engine, LockWord& word) {
   return first;
 }
 
-// True: the lock is held now. False: the command is in the queue.
+// True: the lock is held. False: the command is in the queue.
 GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandState& c, CommandLock& lock,
                                                        LockMode mode) {
   u64 seen = load<Order::relaxed, Scope::engine>(&lock.word);
@@ -101,7 +100,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandSt
 }
 
 GPU4FS_FN GPU4FS_NOINLINE inline void release_lock(Engine& engine, CommandLock& lock, LockMode mode) {
-  // Before the word shows that the lock is free: who sees it free sees the version that belongs to the changes.
+  // Before the word shows that the lock is free: whoever sees it free also sees the version of the changes.
   if (mode == LockMode::exclusive) {
     const u64 version = load<Order::relaxed, Scope::engine>(&lock.version);
     store<Order::relaxed, Scope::engine>(&lock.version, GPU4FS_MUTANT(version_kept, version + 1, version));
@@ -117,7 +116,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_lock(Engine& engine, CommandLock& 
       continue;
     }
     lock.guard.lock();
-    // The queue may have been emptied before we had the guard, so the word is read again.
+    // The queue may have been emptied before the guard was locked, so the word is read again.
     seen = load<Order::acquire, Scope::engine>(&lock.word);
     for (;;) {
       word = LockWord::unpack(seen);
@@ -171,17 +170,18 @@ GPU4FS_FN inline Status find_or_acquire_lock(Engine& engine, CommandState& c, Co
 
 }  // namespace detail
 
-// ok: held (or needs no lock). parked: queued; the step returns and is run again when it is held. A lock
-// held in exclusive mode satisfies a shared request; asking for more than one holds is a programming error.
+// ok: held (or needs no lock). parked: queued; the step returns and runs again when the lock is held. A lock held in
+// exclusive mode satisfies a shared request. A request for a stronger mode than the held one is a programming error.
 GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, CommandState& c, CommandLock* lock,
                                                              u64 inode, LockMode mode) {
   const Status status = detail::find_or_acquire_lock(engine, c, lock, inode, mode);
-  // Readers without a lock that see a change see the lock held: it is visible first, whoever handed it over.
+  // If readers without a lock see a change, they must see that the lock is held. So the lock becomes visible before the
+  // change, also after a hand-over.
   if (status == Status::ok && mode == LockMode::exclusive) fence<Order::release, Scope::engine>();
   return status;
 }
 
-// Whether the command has the inode's lock in this mode or in the stronger one, for checks.
+// Whether the command has the inode's lock in this mode or in the stronger one. For checks.
 GPU4FS_FN GPU4FS_NOINLINE inline bool holds_lock(const CommandState& c, u64 inode, LockMode mode) {
   if (!detail::is_lockable(inode)) return true;
   for (u32 i = 0; i < c.lock_count; ++i) {
@@ -197,7 +197,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_command_lock(Engine& engine, Comma
     if (c.locks[i].inode != inode) continue;
     const HeldLock held = c.locks[i];
     GPU4FS_CHECK_EQ(held.granted, 1u);
-    // A queued request is the last entry and must stay there: no releases between parking and return.
+    // A queued request is the last entry and must stay there, so nothing is released between parking and return.
     GPU4FS_CHECK_EQ(c.locks[c.lock_count - 1].granted, 1u);
     c.locks[i] = c.locks[c.lock_count - 1];
     --c.lock_count;
@@ -216,8 +216,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_all_locks(Engine& engine, CommandS
   }
 }
 
-// Takes a parked command past its deadline out of the queue; what stood behind it may now have the lock.
-// False if the command is not in this queue (any more).
+// Removes a parked command past its deadline from the queue. The commands after it may then get the lock. False if the
+// command is not in this queue.
 GPU4FS_FN inline bool cancel_lock_wait(Engine& engine, CommandLock& lock, u32 index, u64 now_ns) {
   lock.guard.lock();
   u64 seen = load<Order::acquire, Scope::engine>(&lock.word);
@@ -227,7 +227,7 @@ GPU4FS_FN inline bool cancel_lock_wait(Engine& engine, CommandLock& lock, u32 in
       is_past_deadline(engine.commands[index], now_ns) && remove_waiter(engine, word.head, word.tail, index);
   if (removed) {
     granted = detail::grant_waiters(engine, word);
-    // The queue was not empty, so nobody else changes the word.
+    // The queue was not empty, so no other rank changes the word.
     const bool stored = compare_exchange<Order::acq_rel, Scope::engine>(&lock.word, seen, word.pack());
     GPU4FS_CHECK(stored);
   }

@@ -1,4 +1,4 @@
-// Small things that the CUDA sources of the engine share. Host only, for nvcc.
+// Small helpers that the CUDA sources of the engine share. Host only, for nvcc.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,13 +8,13 @@
 
 namespace gpu4fs::engine {
 
-// Throws with CUDA's words. For what cannot go wrong in a working installation.
+// Throws with CUDA's error text. For calls that cannot fail in a working installation.
 inline void require_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// Makes `device` current for the calling thread and restores the one before.
+// Makes `device` current for the calling thread, and restores the previous one.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {

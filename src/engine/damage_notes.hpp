@@ -1,4 +1,4 @@
-// Naming the file whose content was found damaged.
+// Names the file whose content was found damaged.
 #pragma once
 
 #include "base/group.hpp"
@@ -9,7 +9,7 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
-// Apart, so that the loops which move pages do not pay for it.
+// A function of its own, because the loops that move pages must not pay for it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void name_owner(Group g, const Engine& engine, u64 inode, u64 address, u64 page_count) {
   on_leader(g, [&] { raid::name_damage(engine.fs.space, address, page_count, inode, wire::DamageKind::data); });
@@ -17,7 +17,8 @@ GPU4FS_FN GPU4FS_NOINLINE void name_owner(Group g, const Engine& engine, u64 ino
 
 }  // namespace detail
 
-// Passes on `status` of an access to [address, address + page_count pages), content of regular file `inode`.
+// Returns `status`, the result of an access to [address, address + page_count pages), content of regular file `inode`.
+// Names the file if its content is damaged.
 template <class Group>
 GPU4FS_FN Status with_owner(Group g, const Engine& engine, u64 inode, Status status, u64 address, u64 page_count) {
   if (status == Status::checksum_mismatch) detail::name_owner(g, engine, inode, address, page_count);

@@ -1,7 +1,7 @@
-// From opcode to handler, by the table of commands (wire/command_list.hpp).
+// Calls the handler of an opcode, by the table of commands (wire/command_list.hpp).
 //
-// Each handler is a function of its own in a kernel (not inlined into the worker's loop), so that the
-// registers of the greatest one do not add to those of the loop.
+// Each handler is a function of its own in a kernel (not inlined into the worker's loop). So the registers of the
+// largest handler do not add to those of the loop.
 #pragma once
 
 #include "engine/engine.hpp"

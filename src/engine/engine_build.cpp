@@ -62,7 +62,8 @@ void build_commands(EngineAllocator& allocator, Engine& engine) {
   GPU4FS_CHECK_GE(count, 2u + linked_command_max);
   GPU4FS_CHECK_LT(count, u32{no_command});
   engine.commands = allocate_zeroed<CommandState>(allocator, count);
-  // Only two words are not zero; a strided copy of single words would be slow over a bus, a row is not.
+  // Only two words are not zero. A strided copy of single words would be slow over a bus, but a copy of one row per
+  // command is not.
   const auto first = std::make_unique<CommandState>();
   const auto row_bytes = reinterpret_cast<const u8*>(&first->stage) - reinterpret_cast<const u8*>(first.get());
   first->wait_next = no_command;
@@ -75,7 +76,7 @@ void build_commands(EngineAllocator& allocator, Engine& engine) {
   engine.free_commands.next = allocate_copy(allocator, next);
   engine.free_commands.top = first_client_command + 1;
   engine.free_commands.count = count - first_client_command;
-  // Every command once as itself and once for tasks that were held back or left to the next kernel.
+  // Every command once as itself, and once for tasks that were held back or left to the next kernel.
   const u64 items = u64{2} * count;
   engine.run_queue.capacity = u32{1} << log2_ceil(2 * items);
   engine.run_queue.cells = allocate_zeroed<u64>(allocator, engine.run_queue.capacity);
@@ -84,7 +85,7 @@ void build_commands(EngineAllocator& allocator, Engine& engine) {
 
 void build_worker_memory(EngineAllocator& allocator, Engine& engine) {
   const u32 count = worker_memory_count(engine.config);
-  // Spare slots must not starve those that find the free list empty. Only the workers of a kernel keep some.
+  // Cached slots must not starve workers that find the free list empty. Only the workers of a kernel cache slots.
   if (engine.config.caches_slots != 0) {
     GPU4FS_CHECK_GE(engine.config.command_count, 2 * cached_slot_max * engine.config.worker_count);
   }

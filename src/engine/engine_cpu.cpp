@@ -41,8 +41,8 @@ void HeapAllocator::zero(void* engine_destination, u64 bytes) {
   std::memset(engine_destination, 0, bytes);
 }
 
-// A dead engine takes no step: sessions are closed with their commands unfinished, and close_session() waits for what
-// was begun before. It sees the mark, or the step sees the death.
+// A dead engine takes no step. Its sessions are closed with unfinished commands, and close_session() waits for steps
+// that had begun. Either close_session() sees the mark, or the step sees the death.
 bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died) {
   const u64 before = exchange<Order::seq_cst, Scope::engine>(&mark.value, mark.value + 1);
   const bool worked = !died.load() && worker_step(Lane{}, engine, worker);
@@ -101,12 +101,12 @@ class CpuEngine::Port final : public ring::EnginePort {
     return (load<Order::acquire, Scope::engine>(&session().poll_word) >> 1) >= end_position;
   }
 
-  // A stopping engine takes nothing from clients any more.
+  // A stopping engine takes no more commands from clients.
   bool is_abandoned(u64 end_position) {
     return load<Order::acquire, Scope::system>(&engine_.stop_requested) != 0 && !is_taken(end_position);
   }
 
-  // Until the engine writes a completion of this session, see wake_client().
+  // Sleeps until the engine writes a completion of this session, see wake_client().
   void sleep(u64 end_position, ring::Predicate done) {
     ring::RingControl& control = *session().control;
     if (!is_taken(end_position)) wake_workers(engine_, 1);
@@ -149,7 +149,7 @@ void CpuEngine::start() {
 void CpuEngine::stop() {
   if (threads_.empty()) return;
   store<Order::seq_cst, Scope::system>(&engine_->stop_requested, 1u);
-  // A worker may announce itself after one wake-up and before it sees the request.
+  // A worker may announce its sleep after one wake-up and before it sees the request.
   for (std::thread& thread : threads_) {
     wake_workers(*engine_, UINT32_MAX);
     thread.join();
@@ -183,20 +183,20 @@ void CpuEngine::work(u32 index) {
     sleep(worker, mark);
     idle_since_ns = 0;
   }
-  // Whoever sees the engine drained first tells the others.
+  // The first worker that sees the engine drained wakes the others.
   wake_workers(*engine_, UINT32_MAX);
 }
 
-// While commands are in flight someone has to look after deadlines; an idle engine sleeps for good.
+// While commands are in flight, deadlines have to be checked. An idle engine sleeps without a limit.
 u64 CpuEngine::sleep_limit_ns() const {
   const bool stopping = load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0;
   if (is_drained() && !stopping) return 0;
   return u64{engine_->config.sweep_interval_ms} * 1000000u;
 }
 
-// The look before sleeping, made after announcing it. Each failed look at a ring moves the cursor on, so that
-// all rings get theirs; a ring that somebody else looks at counts as work, because he may have looked too
-// early.
+// The check for work before sleeping, after the worker has announced its sleep. Each failed look at a ring advances the
+// cursor, so all rings are checked. If another worker has a ring's token, this counts as work, because that worker may
+// have looked too early.
 bool CpuEngine::find_work(WorkerState& worker, StepMark& mark) {
   const u32 rounds = load<Order::acquire, Scope::system>(&engine_->session_end) + 1;
   for (u32 i = 0; i < rounds; ++i) {
@@ -240,8 +240,8 @@ void CpuEngine::close_session(u32 session_index) {
   GPU4FS_CHECK_LT(session_index, session_max);
   Session& session = engine_->sessions[session_index];
   store<Order::seq_cst, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::closing));
-  // Whoever saw it open may be taking commands; then what was taken completes; then the last of those who
-  // completed something lets go of the session's memory.
+  // First, workers that saw the session open may still take commands. Then the commands taken complete. Then the last
+  // workers that completed some stop using the session's memory.
   wait_for_steps();
   while (!died_.load() && load<Order::acquire, Scope::engine>(&session.in_flight) != 0) backoff(1000);
   wait_for_steps();
@@ -294,7 +294,7 @@ bool CpuEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
   return found;
 }
 
-// Memory of this process is accessible as it is.
+// Memory of this process is already accessible.
 Status CpuEngine::map_memory(void* /*base*/, u64 /*length*/) {
   return Status::ok;
 }

@@ -1,8 +1,7 @@
 // The CPU engine: worker threads over heap memory, in the process of the server. Host only.
 //
-// A worker that finds nothing to do for config.spin_ns sleeps on a futex; an idle engine uses no CPU. A
-// client thread that waits for its command executes engine work meanwhile (EnginePort::wait), so that a lone
-// call costs no switch of threads.
+// A worker without work for config.spin_ns sleeps on a futex, so an idle engine uses no CPU. A client thread that waits
+// for its command executes engine work meanwhile (EnginePort::wait). So a single call needs no thread switch.
 #pragma once
 
 #include <array>
@@ -54,7 +53,7 @@ class CpuEngine final : public EngineHost {
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
   Status map_memory(void* base, u64 length) override;
   void while_paused(const std::function<void()>& work) override { work(); }
-  // A failed check ends the process; only request_death() ends an engine alone.
+  // A failed check ends the process. Only request_death() ends an engine alone.
   bool has_died() const override { return died_.load(); }
   std::string fault_text() const override;
   void request_death() override;
@@ -65,14 +64,14 @@ class CpuEngine final : public EngineHost {
 
   Engine& engine() { return *engine_; }
 
-  // Workers that sleep now, for tests and statistics.
+  // The number of sleeping workers, for tests and statistics.
   u32 sleeping_worker_count() const;
 
  private:
   class Port;
 
-  // Odd while its thread is inside a step. close_session() waits until every step that may have seen the
-  // session is over.
+  // Odd while its thread is inside a step. close_session() waits until every step that may have seen the session has
+  // ended.
   struct alignas(cache_line) StepMark {
     u64 value = 0;
   };
@@ -90,7 +89,7 @@ class CpuEngine final : public EngineHost {
   std::vector<std::thread> threads_;
   std::vector<std::unique_ptr<Port>> ports_;
   std::array<SessionGroups, session_max> groups_;
-  std::vector<StepMark> marks_;  // of the sessions' threads, then of the workers
+  std::vector<StepMark> marks_;  // of the sessions' threads, followed by those of the workers
   std::mutex sessions_mutex_;
   ring::UpcallReader upcall_reader_{};
   std::atomic<bool> died_{false};

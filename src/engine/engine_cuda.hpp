@@ -1,10 +1,10 @@
-// The GPU engine: a persistent service kernel on a few multiprocessors, its memory and its host side. Host
-// only; includes nothing of CUDA. Without CUDA in the build, available() says so and nothing else may be used.
+// The GPU engine: a persistent service kernel on a few multiprocessors, its memory and its host side. Host only. This
+// header includes nothing of CUDA. In a build without CUDA, cuda_availability() says so, and nothing else may be used.
 //
-// The kernel is started when there is work and ends by itself when there was none for idle_exit_us, so an
-// idle mount leaves the GPU alone. Handover: the host marks every session's engine_asleep after the kernel's
-// end, then looks at all rings once more; a client publishes, then looks at engine_asleep and rings the
-// doorbell if it is set. One of the two sees the other.
+// The kernel is started when there is work. It ends by itself after idle_exit_us without work, so an idle mount does
+// not use the GPU. Handover: after the kernel's end the host marks every session's engine_asleep, then looks at all
+// rings once more. A client publishes, then reads engine_asleep and rings the doorbell if it is set. At least one of
+// the two sees the other.
 #pragma once
 
 #include <memory>
@@ -19,28 +19,28 @@ struct CudaOptions {
   u32 block_count = 8;         // at most 8: the rest of the GPU belongs to its user
   u32 pollers_per_block = 16;  // workers that look at rings
   u32 idle_exit_us = 20000;
-  u32 time_slice_ms = 1000;     // the longest a kernel runs without a break
-  u32 exit_timeout_ms = 10000;  // a kernel that has not ended so long after it was asked to is given up
+  u32 time_slice_ms = 1000;     // maximum time that a kernel runs without a break
+  u32 exit_timeout_ms = 10000;  // time to end after a request; a slower kernel is given up
   int device = 0;
-  // The kernel ends while memory is registered. For compute-sanitizer, which knows only the memory that there
-  // was when a kernel began.
+  // The kernel ends while memory is registered. For compute-sanitizer, which knows only the memory that was registered
+  // when the kernel began.
   bool pause_to_register = false;
 };
 
 struct CudaAvailability {
   bool available;
-  std::string reason;  // the device's name, or why it cannot be used
+  std::string reason;  // the device's name, or the reason why it cannot be used
 };
 
 // Whether this machine has a GPU that can run the engine: present, recent enough, and able to use registered
 // host memory under its host address.
 CudaAvailability cuda_availability(int device = 0);
 
-// What the engine's tunables should be on this GPU; worker_count and realtime_offset_ns among them.
+// The engine's tunables for this GPU, including worker_count and realtime_offset_ns.
 EngineConfig cuda_engine_config(const CudaOptions& options);
 
-// GPU memory for engine_build.hpp and host memory that both sides see. Everything is freed with the object,
-// which outlives the engine. Throws std::runtime_error with CUDA's words.
+// GPU memory for engine_build.hpp, and host memory that both sides see. Everything is freed with the object, which
+// outlives the engine. Throws std::runtime_error with CUDA's error text.
 class CudaAllocator final : public EngineAllocator {
  public:
   explicit CudaAllocator(int device = 0);

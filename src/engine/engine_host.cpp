@@ -26,7 +26,7 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   GPU4FS_CHECK(is_aligned(request.memory, page_size));
   GPU4FS_CHECK_LE(layout.depth_log2, ring::ring_depth_log2_max);
   GPU4FS_CHECK_GE(layout.depth_log2, 1u);
-  // `phase` is read by workers at any time; everything else only while the session is open.
+  // Workers read `phase` at any time, and all other fields only while the session is open.
   session.poll_word = 0;
   session.in_flight = 0;
   std::fill(std::begin(session.buffers), std::end(session.buffers), SessionBuffer{});

@@ -1,7 +1,7 @@
-// The host side of an engine, the same for both: what the management process uses. Host only.
+// The host side of an engine as the management process uses it, the same for both engines. Host only.
 //
-// Threads: start, stop, open_session and the like are called by one management thread at a time; a port by
-// its session's thread; wait_upcall by one upcall thread.
+// Threads: one management thread at a time calls start, stop, open_session and the like. A port is used by its
+// session's thread. One upcall thread calls wait_upcall.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct SessionRequest {
   bool internal = false;
 };
 
-// A session's groups in memory of their own, which an engine can register: not in the session's, which clients write.
+// A session's groups. They are in memory of their own that an engine can register, because clients write the session's
+// memory.
 class SessionGroups {
  public:
   SessionGroups() = default;
@@ -52,41 +53,41 @@ class EngineHost {
 
   virtual void start() = 0;
 
-  // Ends when every command that was taken has completed; the rings of clients are no longer looked at.
-  // Their pending commands get Status::engine_stopped.
+  // Ends when every command taken has completed. The rings of clients are not polled meanwhile. Their pending commands
+  // get Status::engine_stopped.
   virtual void stop() = 0;
 
-  // The new session's index, or session_max: too_many_sessions. Writes the ring's control page.
+  // Returns the new session's index, or session_max: too_many_sessions. Writes the ring's control page.
   virtual u32 open_session(const SessionRequest& request) = 0;
 
-  // Waits until the session's commands have completed; its memory may be freed then.
+  // Waits until the session's commands have completed. Its memory may be freed afterwards.
   virtual void close_session(u32 session) = 0;
 
-  // More memory for a session's addresses, buffer 1 to session_buffer_max - 1. `base` is a host address, or on the
-  // GPU engine also a device address. Not while commands use the buffer.
+  // Adds memory to a session's addresses, as buffer 1 to session_buffer_max - 1. `base` is a host address, or on the
+  // GPU engine also a device address. Must not be called while commands use the buffer.
   virtual Status add_buffer(u32 session, u32 buffer, void* base, u64 length) = 0;
   virtual void remove_buffer(u32 session, u32 buffer) = 0;
 
   virtual ring::EnginePort& port(u32 session) = 0;
 
-  // Waits for an upcall, at most timeout_ns. False: none. Answers go through an internal session as
+  // Waits for an upcall, at most timeout_ns. False: none. Answers are sent through an internal session as
   // Opcode::upcall_done (answer_upcall_command below).
   virtual bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) = 0;
 
-  // Makes [base, base + length), memory of a device, accessible to the engine; called for map_chunk. The
-  // engine's address of it is the same as the host's.
+  // Makes [base, base + length), memory of a device, accessible to the engine. Called for map_chunk. The engine and the
+  // host use the same address.
   virtual Status map_memory(void* base, u64 length) = 0;
 
-  // The opposite, of any part of that, inside while_paused(): a command that touches it before the next map_memory()
-  // kills a GPU engine. So does a failure.
+  // Reverses map_memory() for any part of the range, inside while_paused(). If a command accesses the part before the
+  // next map_memory(), a GPU engine dies. It also dies if this call fails.
   virtual void unmap_memory(void* /*base*/, u64 /*length*/) {}
 
-  // Runs `work`, which changes engine memory that no command looks at yet; on a GPU while no kernel runs.
+  // Runs `work`, which changes engine memory that no command uses yet. On a GPU it runs while no kernel runs.
   virtual void while_paused(const std::function<void()>& work) = 0;
 
   virtual bool has_died() const = 0;
-  virtual std::string fault_text() const = 0;  // why, empty if it lives
-  // Makes the engine die as a failed check of its own would, at the end of a step. For tests of what comes after.
+  virtual std::string fault_text() const = 0;  // the reason, empty if the engine lives
+  // Makes the engine die at the end of a step, as a failed check would. For tests of the consequences.
   virtual void request_death() = 0;
   virtual std::string description() const = 0;  // "CPU, 8 workers"
 
@@ -95,7 +96,7 @@ class EngineHost {
   virtual u64 durable_epoch() const = 0;
 };
 
-// `devices`: those whose flush failed, a bit each.
+// `devices`: one bit for each device whose flush failed.
 inline wire::Command answer_upcall_command(const ring::Upcall& upcall, Status result, u64 devices = 0) {
   wire::Command command{};
   command.opcode = wire::Opcode::upcall_done;
@@ -105,8 +106,8 @@ inline wire::Command answer_upcall_command(const ring::Upcall& upcall, Status re
   return command;
 }
 
-// What both engines write into the session's table entry and control page; `phase` stays for the last. `groups` lives
-// as long as the session.
+// Fills the session's table entry and control page as both engines need it, except for `phase`, which is set last.
+// `groups` lives as long as the session.
 void fill_session(Session& session, const SessionRequest& request, const SessionGroups& groups);
 
 }  // namespace gpu4fs::engine

@@ -1,4 +1,4 @@
-// Host side of the GPU engine: starting and watching the service kernel, sessions, registered memory.
+// Host side of the GPU engine: starts and watches the service kernel; sessions, registered memory.
 #include <sys/prctl.h>
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ u64 realtime_now_ns() {
           .count());
 }
 
-// The kernel may add 50 us to a thread's sleeps unless told otherwise, more than most commands take.
+// By default Linux may add 50 us to a thread's sleeps, which is longer than most commands.
 void want_exact_sleeps() {
   thread_local bool is_set = false;
   if (is_set) return;
@@ -53,7 +53,8 @@ EngineConfig cuda_engine_config(const CudaOptions& options) {
   config.inline_transfer_pages = 4;
   config.task_pages = 32;
   config.caches_slots = 1;
-  // Each worker runs what it takes: all of them meet at the run queue's head, which passes a million a second.
+  // Each worker runs the commands that it takes, because all workers contend for the run queue's head, which serves a
+  // million items per second.
   config.batch_max = 1;
   config.realtime_offset_ns = realtime_now_ns() - read_device_clock_ns();
   return config;
@@ -84,7 +85,7 @@ class CudaEngine::Implementation {
   u64 launch_count() const { return launches_.load(); }
   void ring_doorbell();
 
-  // Copies a word or structure of engine memory out and in, also while the kernel runs.
+  // Copies a word or structure of engine memory out and in, even while the kernel runs.
   template <class T>
   T peek(const T* engine_address) const;
   template <class T>
@@ -109,7 +110,7 @@ class CudaEngine::Implementation {
   void die(const std::string& reason);
   void fail_pending_commands();
   void request_exit();
-  // Between the two no kernel runs. They nest.
+  // No kernel runs between the two. Pairs may be nested.
   void pause();
   void resume();
   Status register_memory(void* base, u64 length);
@@ -240,7 +241,7 @@ void CudaEngine::Implementation::start() {
 void CudaEngine::Implementation::stop() {
   if (!supervisor_.joinable()) return;
   poke(&engine_->stop_requested, 1u);
-  // What was taken completes; that needs the kernel, and the answers to its upcalls.
+  // The commands taken must complete. This needs the kernel and the answers to its upcalls.
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.exit_timeout_ms + 30000);
   while (!has_died() && Clock::now() < limit) {
     const bool busy = peek(&engine_->commands_active) != 0 || peek(&engine_->epochs.checkpoint_running) != 0;
@@ -290,7 +291,7 @@ void CudaEngine::Implementation::supervise() {
 void CudaEngine::Implementation::run_kernel() {
   set_asleep(false);
   {
-    // A pause or a stop that came before this kernel has asked for nothing yet.
+    // A pause or a stop may have come first and not have requested this kernel's exit yet, so it is checked here.
     const std::lock_guard<std::mutex> guard(mutex_);
     if (stopping_ || pause_count_ != 0) {
       set_asleep(true);
@@ -303,7 +304,7 @@ void CudaEngine::Implementation::run_kernel() {
   if (error == cudaSuccess) error = cudaEventRecord(ended_, service_stream_);
   if (error == cudaSuccess) error = cudaEventSynchronize(ended_);
   if (error != cudaSuccess) die(cudaGetErrorString(error));
-  // Not when the next one starts: a command waits then.
+  // Done here, because when the next kernel starts a command is already waiting.
   poke(&engine_->service.exit_requested, 0u);
   set_asleep(true);
 }
@@ -319,8 +320,8 @@ void CudaEngine::Implementation::set_asleep(bool asleep) {
   fence<Order::seq_cst, Scope::system>();
 }
 
-// After the kernel's end. A ring whose next descriptor was there the last time too, and was not taken, holds
-// the beginning of a chain: its producer will ring the doorbell.
+// Called after the kernel's end. If a ring's next descriptor was there the last time too and was not taken, it is the
+// beginning of a chain. Its producer will ring the doorbell.
 bool CudaEngine::Implementation::work_is_left() {
   if (peek(&engine_->commands_active) != 0 || peek(&engine_->epochs.checkpoint_running) != 0) return true;
   if (peek(&engine_->run_queue.head) != peek(&engine_->run_queue.tail)) return true;
@@ -359,7 +360,8 @@ void CudaEngine::Implementation::pause() {
 }
 
 void CudaEngine::Implementation::resume() {
-  // What pause() asked for may have come when no kernel ran any more, and none can start before the count is down.
+  // The exit request of pause() may have been stored when no kernel was running. No kernel can start before the count
+  // is decremented.
   poke(&engine_->service.exit_requested, 0u);
   const std::lock_guard<std::mutex> guard(mutex_);
   GPU4FS_CHECK_GT(pause_count_, 0u);
@@ -379,7 +381,7 @@ void CudaEngine::Implementation::die(const std::string& reason) {
   fail_pending_commands();
 }
 
-// Every descriptor without its completion gets one. Producers in this process see has_died() as well.
+// Writes a completion for every descriptor without one. Producers in this process see has_died() as well.
 void CudaEngine::Implementation::fail_pending_commands() {
   const std::lock_guard<std::mutex> guard(sessions_mutex_);
   for (HostSession& session : sessions_) {
@@ -397,7 +399,7 @@ void CudaEngine::Implementation::fail_pending_commands() {
   }
 }
 
-// The kernel may be about to end, or not be there; the request is repeated until it was met.
+// The kernel may be about to end, or none may be running. So the request is repeated until it takes effect.
 void CudaEngine::Implementation::request_death() {
   while (!has_died() && !stopped_.load()) {
     ring_doorbell();
@@ -421,7 +423,8 @@ std::string CudaEngine::Implementation::description() const {
          " registers, " + std::to_string(resources.stack_bytes) + " bytes of stack";
 }
 
-// Registers what of the range is not registered yet: a chunk's header area comes in before the chunk.
+// Registers the parts of the range that are not registered yet, because a chunk's header area is registered before the
+// chunk.
 Status CudaEngine::Implementation::register_memory(void* base, u64 length) {
   const CurrentDevice current(options_.device);
   const std::lock_guard<std::mutex> guard(registered_mutex_);
@@ -449,13 +452,13 @@ Status CudaEngine::Implementation::register_gap(u8* base, u64 length) {
   constexpr unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable;
   if (options_.pause_to_register) pause();
   cudaError_t error = cudaHostRegister(base, length, flags);
-  // A mapping without write access, of a pool mounted read-only.
+  // A mapping without write access: the pool is mounted read-only.
   if (error != cudaSuccess && error != cudaErrorHostMemoryAlreadyRegistered) {
     error = cudaHostRegister(base, length, flags | cudaHostRegisterReadOnly);
   }
   cudaGetLastError();
   if (options_.pause_to_register) resume();
-  // Registered already by whoever allocated it: pinned memory.
+  // Memory that its allocator has already registered (pinned memory) is usable too.
   const bool usable = error == cudaSuccess || error == cudaErrorHostMemoryAlreadyRegistered;
   return usable ? Status::ok : Status::gpu_error;
 }
@@ -471,7 +474,7 @@ void CudaEngine::Implementation::unregister_memory(void* base, u64 length) {
   }
 }
 
-// What was registered together with it is registered again without it.
+// Memory outside the range that was registered together with it is registered again.
 void CudaEngine::Implementation::unmap_memory(void* base, u64 length) {
   const CurrentDevice current(options_.device);
   u8* const begin = static_cast<u8*>(base);
@@ -542,9 +545,9 @@ void CudaEngine::Implementation::close_session(u32 index) {
   poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::closing));
   for (;;) {
     while (!has_died() && !stopped_.load() && peek(&engine_->sessions[index].in_flight) != 0) sleep_ns(100000);
-    // With no kernel nobody is at the ring or still writes to the session's memory.
+    // Without a kernel nobody is at the ring or writes to the session's memory.
     pause();
-    // Who had seen the session open may have taken something in between.
+    // Workers that had seen the session open may have taken commands in between.
     if (has_died() || stopped_.load() || peek(&engine_->sessions[index].in_flight) == 0) break;
     resume();
   }
@@ -592,7 +595,7 @@ ring::EnginePort& CudaEngine::Implementation::port(u32 session) {
   return *sessions_[session].port;
 }
 
-// The kernel cannot wake anybody: while it runs the ring is looked at now and then.
+// The kernel cannot wake anybody, so the ring is polled at intervals while it runs.
 bool CudaEngine::Implementation::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
   const Clock::time_point limit = Clock::now() + std::chrono::nanoseconds(timeout_ns);
   constexpr u64 look_interval_ns = 50000;

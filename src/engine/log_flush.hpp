@@ -1,11 +1,12 @@
-// Making the operation log durable: group commit.
+// Makes the operation log durable: group commit.
 //
-// One command at a time writes the log, for everybody. Who wants a log sequence number durable either finds that
-// it is, or becomes the one who writes, or queues. When the writer is done it restarts all who queue; those it
-// did not cover contend to be the next writer, with everything that was appended meanwhile in one go.
+// One command at a time writes the log, for all commands. A command that needs a log sequence number durable has three
+// cases: the number is durable, or the command becomes the writer, or it queues. When the writer ends, it restarts all
+// queued commands. Those that it did not cover compete to be the next writer. That one writes everything that was
+// appended meanwhile together.
 //
-// Ring memory that a checkpoint made superfluous is not handed out while a writer may still read it.
-// All functions run on one rank.
+// Ring memory that a checkpoint made superfluous is not reused while a writer may still read it. All functions run on
+// one rank.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -34,8 +35,8 @@ GPU4FS_FN inline u64 durable_lsn(const Engine& engine) {
   return load<Order::acquire, Scope::engine>(&engine.fs.log.durable);
 }
 
-// ok: everything before `lsn` is durable. exists: the command is the writer now, or still. parked: it is restarted when
-// the writer, who is another one, has ended, and asks again. io_error: the log cannot be written.
+// ok: everything before `lsn` is durable. exists: the command is the writer. parked: another command is the writer; the
+// command is restarted when the writer has ended, and calls again. io_error: the log cannot be written.
 GPU4FS_FN inline Status await_log(Engine& engine, CommandState& c, u64 lsn) {
   LogQueue& queue = engine.log_queue;
   queue.guard.lock();
@@ -56,7 +57,7 @@ GPU4FS_FN inline Status await_log(Engine& engine, CommandState& c, u64 lsn) {
   return status;
 }
 
-// The writer has ended: everything before `lsn` is durable, or, with `failed`, nothing more ever will be.
+// The writer has ended: everything before `lsn` is durable. With `failed`, nothing more will ever be.
 GPU4FS_FN inline void end_log_flush(Engine& engine, CommandState& c, u64 lsn, bool failed) {
   LogQueue& queue = engine.log_queue;
   fs::OperationLog& log = engine.fs.log;
@@ -72,12 +73,12 @@ GPU4FS_FN inline void end_log_flush(Engine& engine, CommandState& c, u64 lsn, bo
   wake_list(engine, waiting);
 }
 
-// A command that ends in the middle of writing (its deadline) lets somebody else try.
+// If a command ends while it is the writer (its deadline), another command may become the writer.
 GPU4FS_FN inline void abandon_log_flush(Engine& engine, CommandState& c) {
   if (load<Order::relaxed, Scope::engine>(&engine.log_queue.flusher) == c.index) end_log_flush(engine, c, 0, false);
 }
 
-// A checkpoint that includes all records before log.start_staged is durable.
+// A checkpoint is durable that includes all records before log.start_staged.
 GPU4FS_FN inline void cut_log(Engine& engine) {
   LogQueue& queue = engine.log_queue;
   fs::OperationLog& log = engine.fs.log;

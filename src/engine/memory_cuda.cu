@@ -1,4 +1,4 @@
-// CudaAllocator, and what the machine can do.
+// CudaAllocator, and the capabilities of the machine.
 #include <cstring>
 #include <vector>
 
@@ -20,7 +20,7 @@ CudaAllocator::CudaAllocator(int device) : state_(std::make_unique<State>()) {
 }
 
 CudaAllocator::~CudaAllocator() {
-  // After the death of a kernel these fail too, and there is nothing left to free.
+  // After the death of a kernel these calls fail too, and nothing is left to free.
   for (void* block : state_->device_blocks) cudaFree(block);
   for (void* block : state_->host_blocks) cudaFreeHost(block);
 }

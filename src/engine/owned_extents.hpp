@@ -1,6 +1,6 @@
-// Pages that a command has allocated and that no file map names yet: c.extents[0, c.extent_count).
+// Pages that a command has allocated and that no file map contains yet: c.extents[0, c.extent_count).
 //
-// They stay with the command from step to step; whoever ends the command gives them back.
+// They stay with the command across steps. When the command ends early, they are freed.
 #pragma once
 
 #include "engine/engine_types.hpp"
@@ -8,7 +8,8 @@
 
 namespace gpu4fs::engine {
 
-// The row that the command logged has been written, or never will be (handlers/file_write_rows.hpp). Leader only.
+// The row that the command logged has been written, or will never be written (handlers/file_write_rows.hpp). Leader
+// only.
 GPU4FS_FN inline void end_row_update(Engine& engine, CommandState& c) {
   if (c.operation.row_update == 0) return;
   raid::end_use(engine.fs.space.parity->updates, c.operation.row_update - 1);
@@ -31,8 +32,8 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
   c.extent_count = 0;
 }
 
-// Whether the pages that a record names may become part of a file: the log is hostile, and may name a page twice.
-// Leader.
+// Whether the pages that a record names may become part of a file. The log's contents are not trusted, and a record may
+// name a page twice. Leader.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_adopted_extents(const Engine& engine, const CommandState& c) {
   GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
   for (u32 i = 0; i < c.extent_count; ++i) {

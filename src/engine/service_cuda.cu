@@ -1,4 +1,4 @@
-// The service kernel, and starting it. The only translation unit that compiles the engine for the GPU.
+// The service kernel and its launch. This is the only translation unit that compiles the engine for the GPU.
 #include <chrono>
 
 #include "base/group.hpp"
@@ -13,7 +13,8 @@ constexpr u32 threads_per_block = 512;
 constexpr u32 warps_per_block = threads_per_block / warp_size;
 
 __global__ void __launch_bounds__(threads_per_block, 1) service_kernel(Engine* engine, ServiceLimits limits) {
-  // Worker numbers go round the blocks, so that the pollers, the first ones, are spread over them.
+  // Consecutive worker numbers are in different blocks. So the pollers, which have the first numbers, are spread over
+  // the blocks.
   const u32 worker = (threadIdx.x / warp_size) * gridDim.x + blockIdx.x;
   __shared__ WorkerViews views[warps_per_block];
   service_loop(Warp{}, *engine, worker, limits, &views[threadIdx.x / warp_size]);

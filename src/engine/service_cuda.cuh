@@ -8,7 +8,7 @@
 
 namespace gpu4fs::engine {
 
-// A number that differs where the host's and the kernel's ideas of the engine's memory do.
+// A number that differs if host and kernel disagree about the layout of the engine's memory.
 constexpr u64 engine_memory_layout() {
   return (u64{sizeof(Engine)} << 40) ^ (u64{sizeof(CommandState)} << 20) ^ sizeof(fs::FileSystem);
 }
@@ -16,7 +16,7 @@ u64 service_memory_layout();
 
 u32 service_workers_per_block();
 
-// Asynchronous. The grid is small enough to be resident as a whole, which the workers rely on.
+// Asynchronous. The grid is small enough to be resident as a whole. The workers rely on this.
 cudaError_t launch_service(Engine* engine, const ServiceLimits& limits, u32 block_count, cudaStream_t stream);
 
 // Where failed checks of the service kernel are recorded; pinned host memory.

@@ -1,6 +1,6 @@
-// Upcalls from engine code. An upcall that wants an answer parks the command; the answer restarts it with
-// c.upcall_result set. The handler advances c.stage before it makes the upcall, so that it knows where it is.
-// All functions run on one rank.
+// Upcalls from engine code. An upcall with an answer parks the command. The answer sets c.upcall_result and restarts
+// the command. The handler advances c.stage before the upcall, so it knows its position afterwards. All functions run
+// on one rank.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -11,7 +11,7 @@
 
 namespace gpu4fs::engine {
 
-// Without an answer; dropped and counted when the server is far behind.
+// Sends an upcall without an answer. It is dropped and counted if the server is far behind.
 GPU4FS_FN inline void notify_server(Engine& engine, ring::UpcallKind kind, u32 detail, u64 argument) {
   GPU4FS_CHECK(!ring::wants_answer(kind));
   const u64 read = load<Order::relaxed, Scope::system>(&engine.upcalls->consumed);
@@ -44,7 +44,7 @@ GPU4FS_FN inline Status post_upcall(Engine& engine, CommandState& c, ring::Upcal
 
 namespace detail {
 
-// Whoever wins the id owns the waiting command.
+// The caller that wins the id owns the waiting command.
 GPU4FS_FN inline bool claim_upcall(Engine& engine, u64 id) {
   const u32 index = static_cast<u32>(id & 0xffffu);
   if (index >= engine.config.command_count || id == 0) return false;
@@ -55,7 +55,7 @@ GPU4FS_FN inline bool claim_upcall(Engine& engine, u64 id) {
 
 }  // namespace detail
 
-// The server's answer; `devices`: as CommandState::upcall_devices. not_found: nobody waits for it (any more).
+// The server's answer. `devices`: as for CommandState::upcall_devices. not_found: no command waits for it.
 GPU4FS_FN inline Status answer_upcall(Engine& engine, u64 id, u64 result, u64 devices = 0) {
   if (result >= status_count) return Status::invalid_argument;
   if (!detail::claim_upcall(engine, id)) return Status::not_found;

@@ -1,8 +1,9 @@
-// The error sequence: how often changes that had been acknowledged could not be made durable.
+// The error sequence: the number of times that acknowledged changes could not be made durable.
 //
-// Who keeps files open remembers the number and reports an error when it has grown (frontend/fuse/open_files.hpp).
-// It counts in engine memory and is shown in shared memory, where the management process reads it without a
-// command. A failure that keeps all later checkpoints from being written counts once: nothing new is lost.
+// A user of open files remembers the number and reports an error when it has grown (frontend/fuse/open_files.hpp). The
+// number is counted in engine memory and copied to shared memory, where the management process reads it without a
+// command. If a failure prevents all later checkpoints from being written, it counts once, because later checkpoints
+// lose nothing new.
 #pragma once
 
 #include "base/atomics.hpp"
