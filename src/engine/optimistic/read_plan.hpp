@@ -228,7 +228,7 @@ GPU4FS_FN bool move_planned(Group g, const RootView& root, const ReadPlan& plan,
   }
   const PageRegisters<Group> page = load_racy_page(g, plan.page, lane_copy);
   const bool matches = root.data_checksums == 0 || xxh3_registers(g, page, plan.address) == plan.checksum;
-  const bool is_late = GPU4FS_MUTANT(version_checked_late, false, true);
+  bool is_late = GPU4FS_MUTANT(version_checked_late, false, true);  // a constant would have no mutant
   if (!is_late && !g.all(is_unchanged(*plan.lock, plan.version) && matches)) return false;
   store_mostly_whole_page(g, page, plan.destination, {plan.from, plan.to});
   return !is_late || g.all(is_unchanged(*plan.lock, plan.version) && matches);
