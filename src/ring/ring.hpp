@@ -113,76 +113,89 @@ GPU4FS_FN constexpr u32 all_units(u32 unit_bits) {
 static_assert(first_units(0x01000100u) == 0b1010 && first_units(0x00010001u) == 0b0101);
 static_assert(all_units(0xff00ff7fu) == 0b1010);
 
-// Four descriptors, whose 32 units `facts_of(i)` tells the properties of. Collective for a warp.
-template <class Group, class FactsOf>
-GPU4FS_FN FetchedDescriptors judge_row(Group g, FactsOf&& facts_of) {
-  u32 valid = 0;
-  u32 links = 0;
-  u32 plain = 0;
-  u32 answers = 0;
-  u32 unlocked = 0;
-  for (u32 first = 0; first < fetch_row * units_per_descriptor; first += Group::size()) {
-    const u32 facts = facts_of(first + g.rank());
-    valid |= g.ballot((facts & unit_is_valid) != 0) << first;
-    links |= g.ballot((facts & unit_links) != 0) << first;
-    plain |= g.ballot((facts & unit_is_plain) != 0) << first;
-    answers |= g.ballot((facts & unit_answers) != 0) << first;
-    unlocked |= g.ballot((facts & unit_is_unlocked) != 0) << first;
-  }
+// The properties of up to four descriptors from those of a warp's units. Collective.
+template <class Group>
+GPU4FS_FN FetchedDescriptors judge_row(Group g, u32 facts) {
   FetchedDescriptors row{};
-  row.valid = all_units(valid);
-  row.linked = row.valid & first_units(links);
-  row.plain = row.valid & all_units(plain);
-  row.answers = row.valid & first_units(answers);
-  row.unlocked = row.valid & all_units(unlocked);
+  row.valid = all_units(g.ballot((facts & unit_is_valid) != 0));
+  row.linked = row.valid & first_units(g.ballot((facts & unit_links) != 0));
+  row.plain = row.valid & all_units(g.ballot((facts & unit_is_plain) != 0));
+  row.answers = row.valid & first_units(g.ballot((facts & unit_answers) != 0));
+  row.unlocked = row.valid & all_units(g.ballot((facts & unit_is_unlocked) != 0));
   return row;
+}
+
+GPU4FS_FN inline Vector16 copy_unit(const wire::RingDescriptor& from, wire::RingDescriptor& to, u32 unit) {
+  const Vector16 value = load_shared_16(&from.units[unit]);
+  to.units[unit] = wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+  return value;
+}
+
+// As fetch_descriptors(), by one rank.
+GPU4FS_FN inline FetchedDescriptors fetch_alone(const EngineRing& ring, u64 position, u32 count,
+                                                wire::RingDescriptor* destination) {
+  FetchedDescriptors fetched{};
+  for (u32 i = 0; i < count; ++i) {
+    const u32 sequence = wire::ring_sequence(position + i, ring.depth_log2);
+    const wire::RingDescriptor& descriptor = ring.descriptors[ring.slot(position + i)];
+    const u32 first = unit_facts(copy_unit(descriptor, destination[i], 0), 0, sequence);
+    u32 all = first;
+    GPU4FS_UNROLL
+    for (u32 unit = 1; unit < units_per_descriptor; ++unit) {
+      all &= unit_facts(copy_unit(descriptor, destination[i], unit), unit, sequence);
+    }
+    if ((all & unit_is_valid) == 0) continue;
+    fetched.valid |= 1u << i;
+    if ((first & unit_links) != 0) fetched.linked |= 1u << i;
+    if ((all & unit_is_plain) != 0) fetched.plain |= 1u << i;
+    if ((first & unit_answers) != 0) fetched.answers |= 1u << i;
+    if ((all & unit_is_unlocked) != 0) fetched.unlocked |= 1u << i;
+  }
+  return fetched;
 }
 
 }  // namespace detail
 
-// Copies the descriptors of positions [position, position + count), count <= fetch_max, of a Lane <= fetch_row, to
-// `destination` in engine memory, and determines their properties from the registers. The caller executes
-// acquire_payload() before the payload of a valid one is read. Collective.
+// Copies the descriptors of positions [position, position + count), count <= fetch_max, to `destination` in engine
+// memory, and determines their properties from the registers. The caller executes acquire_payload() before the payload
+// of a valid one is read. Collective.
 template <class Group>
 GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
                                                wire::RingDescriptor* destination) {
-  constexpr u32 row_units = fetch_row * units_per_descriptor;
-  constexpr u32 row_max = Group::size() == 1 ? 1 : fetch_max / fetch_row;
-  static_assert(Group::size() == 1 || Group::size() == row_units);
-  GPU4FS_CHECK_LE(count, row_max * fetch_row);
-  const auto load_unit = [&](u32 i) {
-    return load_shared_16(
-        &ring.descriptors[ring.slot(position + i / units_per_descriptor)].units[i % units_per_descriptor]);
-  };
-  FetchedDescriptors fetched{};
-  // All rows are on their way before one is looked at.
-  if constexpr (Group::size() > 1) {
+  constexpr u32 rows = fetch_max / fetch_row;
+  static_assert(Group::size() == 1 || Group::size() == fetch_row * units_per_descriptor);
+  GPU4FS_CHECK_LE(count, fetch_max);
+  if constexpr (Group::size() == 1) {
+    return detail::fetch_alone(ring, position, count, destination);
+  } else {
+    FetchedDescriptors fetched{};
+    const u32 unit = g.rank() % units_per_descriptor;
+    // All rows are on their way before one is looked at.
     GPU4FS_UNROLL
-    for (u32 row = 0; row < row_max; ++row) {
-      const u32 i = row * row_units + g.rank();
-      if (i < count * units_per_descriptor) fetched.units[row] = load_unit(i);
+    for (u32 row = 0; row < rows; ++row) {
+      const u32 i = row * fetch_row + g.rank() / units_per_descriptor;
+      if (i < count) fetched.units[row] = load_shared_16(&ring.descriptors[ring.slot(position + i)].units[unit]);
     }
+    GPU4FS_UNROLL
+    for (u32 row = 0; row < rows; ++row) {
+      if (row * fetch_row >= count) break;
+      const u32 i = row * fetch_row + g.rank() / units_per_descriptor;
+      const Vector16& value = fetched.units[row];
+      u32 facts = 0;
+      if (i < count) {
+        destination[i].units[unit] = wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+        facts = detail::unit_facts(value, unit, wire::ring_sequence(position + i, ring.depth_log2));
+      }
+      const FetchedDescriptors seen = detail::judge_row(g, facts);
+      fetched.valid |= seen.valid << row * fetch_row;
+      fetched.linked |= seen.linked << row * fetch_row;
+      fetched.plain |= seen.plain << row * fetch_row;
+      fetched.answers |= seen.answers << row * fetch_row;
+      fetched.unlocked |= seen.unlocked << row * fetch_row;
+    }
+    g.sync();
+    return fetched;
   }
-  GPU4FS_UNROLL
-  for (u32 row = 0; row < row_max; ++row) {
-    if (row * fetch_row >= count) break;
-    const FetchedDescriptors seen = detail::judge_row(g, [&](u32 in_row) {
-      const u32 i = row * row_units + in_row;
-      if (i >= count * units_per_descriptor) return 0u;
-      const Vector16 value = Group::size() == 1 ? load_unit(i) : fetched.units[row];
-      const u64 at = position + i / units_per_descriptor;
-      destination[i / units_per_descriptor].units[i % units_per_descriptor] =
-          wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
-      return detail::unit_facts(value, i % units_per_descriptor, wire::ring_sequence(at, ring.depth_log2));
-    });
-    fetched.valid |= seen.valid << row * fetch_row;
-    fetched.linked |= seen.linked << row * fetch_row;
-    fetched.plain |= seen.plain << row * fetch_row;
-    fetched.answers |= seen.answers << row * fetch_row;
-    fetched.unlocked |= seen.unlocked << row * fetch_row;
-  }
-  g.sync();
-  return fetched;
 }
 
 // True if the first unit of `position` has arrived: a cheap test that guarantees nothing about the others.
