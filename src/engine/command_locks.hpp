@@ -1,7 +1,7 @@
 // Fair reader-writer locks owned by commands.
 //
-// The lock's word holds the holders and both ends of the queue. It changes only by compare-exchange. So the common case
-// without waiters costs one load and one compare-exchange. The guard protects the links of the queue. While the queue
+// The lock's word holds the holders and both ends of the queue. While nobody waits it changes by compare-exchange, so
+// this common case costs one load and one compare-exchange. The guard protects the links of the queue. While the queue
 // is not empty, the word changes only under the guard. The order is FIFO: a command that arrives while others wait is
 // queued after them. The releaser hands the lock over to the head, or to all readers before the first writer.
 //

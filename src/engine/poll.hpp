@@ -41,7 +41,7 @@ template <class Group>
 inline constexpr u32 fetch_max = Group::size() == 1 ? 1 : cached_slot_max;
 
 // With the token. The token stays held if nothing was taken or Taken::keeps_token is set. Otherwise it is passed on. A
-// warp fetches up to four descriptors together at first. Afterwards it fetches twice as many as it found the last time.
+// warp fetches up to eight descriptors at once at first. Afterwards it fetches twice as many as it found the last time.
 // So a quiet ring costs one descriptor's bytes on the bus, and a busy one few round trips.
 template <class Group>
 GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {

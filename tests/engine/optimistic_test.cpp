@@ -426,8 +426,7 @@ TEST_F(OptimisticNames, AWalkThroughAChangedDirectoryIsRefused) {
   const engine::Entered entered = engine::try_enter_era(engine_.engine(), engine_.engine().step_gate);
   const ReaderContext reader{&engine_.engine(), &session_, &views_, entered.era, true};
   const std::string path = "outer/inner/file";
-  const engine::detail::WalkNames names{reinterpret_cast<const u8*>(path.data()), static_cast<u32>(path.size()), 0,
-                                        true};
+  const engine::WalkNames names{reinterpret_cast<const u8*>(path.data()), static_cast<u32>(path.size()), true};
   engine::SeenVersions seen{};
   engine::WalkResult walked{};
   const std::function<void()> changes_of_names[] = {

@@ -73,6 +73,25 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_name(Group g, NameBytes name) {
   return g.all(is_clean) ? Status::ok : Status::invalid_argument;
 }
 
+// One name of a path.
+struct PathComponent {
+  u32 begin;
+  u32 end;        // begin == end: nothing remains
+  u32 has_slash;  // a slash follows
+  u32 is_last;    // only slashes follow
+};
+
+// The first component of path[begin, path_end). `begin` may be at slashes. For a single rank.
+GPU4FS_FN inline PathComponent next_component(const u8* path, u32 begin, u32 path_end) {
+  GPU4FS_CHECK_LE(begin, path_end);
+  while (begin < path_end && path[begin] == '/') ++begin;
+  u32 end = begin;
+  while (end < path_end && path[end] != '/') ++end;
+  u32 rest = end;
+  while (rest < path_end && path[rest] == '/') ++rest;
+  return {begin, end, end < path_end, rest == path_end};
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE fs::HashedName hash_name(Group g, const Engine& engine, NameBytes name) {
   const fs::HashedName hashed = on_leader(g, [&] { return fs::make_name(engine.fs, name.bytes, name.length); });

@@ -22,24 +22,6 @@ struct PathWalk {
 };
 static_assert(sizeof(PathWalk) <= command_scratch_size);
 
-struct PathComponent {
-  u32 begin;
-  u32 end;        // begin == end: nothing remains
-  u32 has_slash;  // a slash follows
-  u32 is_last;    // only slashes follow
-};
-
-// Leader. `begin` may be the position of a slash.
-GPU4FS_FN inline PathComponent next_component(const u8* buffer, u32 begin) {
-  GPU4FS_CHECK_LE(begin, u32{command_buffer_size});
-  while (begin < command_buffer_size && buffer[begin] == '/') ++begin;
-  u32 end = begin;
-  while (end < command_buffer_size && buffer[end] != '/') ++end;
-  u32 rest = end;
-  while (rest < command_buffer_size && buffer[rest] == '/') ++rest;
-  return {begin, end, end < command_buffer_size, rest == command_buffer_size};
-}
-
 template <class Group>
 GPU4FS_FN void save_walk(Group g, CommandState& c, const PathWalk& walk) {
   on_leader(g, [&] { *reinterpret_cast<PathWalk*>(c.scratch) = walk; });
@@ -166,7 +148,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, Command
     }
     fs::InodeRef current{};
     GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, walk.current, LockMode::shared, &current));
-    const detail::PathComponent component = on_leader(g, [&] { return detail::next_component(c.buffer, walk.begin); });
+    const PathComponent component =
+        on_leader(g, [&] { return next_component(c.buffer, walk.begin, command_buffer_size); });
     if (component.begin == component.end) {
       if (walk.needs_directory != 0 && !fs::is_directory(current.inode->mode)) {
         return Step::end(Status::not_directory);

@@ -262,7 +262,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, Command
 }
 
 // Handles a page that cannot be read. True: there are pages to move before it, and the command restarts with them. This
-// repeats if they include another such page. False: it is the first page, and stays.
+// repeats if they include another such page. False: the page stays, because it is the first one or because scattered
+// pages are put together.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);

@@ -197,7 +197,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   }
   g.sync();
   GPU4FS_TRACE_POINT(transfer);
-  fence<Order::acq_rel, Scope::system>();
+  if (answered != 0) fence<Order::acq_rel, Scope::system>();
   GPU4FS_TRACE_POINT(fence);
   if ((answered >> g.rank() & 1) != 0) {
     ring::write_bare_completion(ring, turn.position + g.rank(), mine.status, mine.result);

@@ -8,8 +8,12 @@
 
 namespace gpu4fs::engine {
 
-// For a single rank. `destination` is 16-byte aligned.
-GPU4FS_FN inline void store_record(u8* destination, const format::AttributeRecord& record) {
+// Stores the attributes of an inode, of which `inode` is a checked copy, at `destination` unless that is nullptr.
+// `destination` is 16-byte aligned.
+GPU4FS_FN inline void store_attributes(u8* destination, u64 number, const format::Inode& inode) {
+  if (destination == nullptr) return;
+  format::AttributeRecord record{};
+  fs::describe_inode(number, inode, inode.access_time, &record);
   static_assert(sizeof(record) % 16 == 0);
   const u8* bytes = reinterpret_cast<const u8*>(&record);
   GPU4FS_UNROLL
@@ -20,6 +24,14 @@ GPU4FS_FN inline void store_record(u8* destination, const format::AttributeRecor
   }
 }
 
+// A checked copy of an inode without its content. False: there is none.
+GPU4FS_FN inline bool copy_inode(const ReaderContext& reader, u64 number, format::Inode* copy) {
+  const InodeView view = view_inode(reader.views->root.pages, number);
+  if (view.inode == nullptr) return false;
+  *copy = copy_without_content(view);
+  return is_unchanged(*view.lock, view.version) && is_usable(*copy);
+}
+
 // Whether the inode surely allows the caller the `wanted` access with respect to rights, flags and the mount.
 GPU4FS_FN inline bool surely_allows(const ReaderContext& reader, const format::Inode& inode, u32 wanted) {
   if ((wanted & fs::may_write) != 0) {
@@ -28,57 +40,42 @@ GPU4FS_FN inline bool surely_allows(const ReaderContext& reader, const format::I
   return surely_may(*reader.session, inode, wanted);
 }
 
-// getattr. The attributes are stored at `destination`, 16-byte aligned, unless it is nullptr.
+// getattr. The attributes are stored at `destination` unless it is nullptr.
 GPU4FS_FN inline bool answer_getattr(const ReaderContext& reader, const wire::Command& command, u8* destination) {
-  const InodeView view = view_inode(reader.views->root.pages, command.inode);
-  if (view.inode == nullptr) return false;
-  const format::Inode inode = copy_without_content(view);
-  if (!is_unchanged(*view.lock, view.version) || !is_usable(inode)) return false;
+  format::Inode inode;
+  if (!copy_inode(reader, command.inode, &inode)) return false;
   GPU4FS_TRACE_POINT(inode);
-  if (destination == nullptr) return true;
-  format::AttributeRecord record{};
-  fs::describe_inode(view.number, inode, inode.access_time, &record);
-  store_record(destination, record);
+  store_attributes(destination, command.inode, inode);
   return true;
 }
 
 // access. True: the caller has the rights.
 GPU4FS_FN inline bool answer_access(const ReaderContext& reader, const wire::Command& command) {
-  if ((command.mode & ~7u) != 0) return false;
-  const InodeView view = view_inode(reader.views->root.pages, command.inode);
-  if (view.inode == nullptr) return false;
-  const format::Inode inode = copy_without_content(view);
-  return is_unchanged(*view.lock, view.version) && is_usable(inode) && surely_allows(reader, inode, command.mode);
+  format::Inode inode;
+  return (command.mode & ~7u) == 0 && copy_inode(reader, command.inode, &inode) &&
+         surely_allows(reader, inode, command.mode);
 }
 
 // open of an existing file. The attributes are stored at `destination` unless it is nullptr. Refusals are left to the
 // ordinary way.
 GPU4FS_FN inline bool answer_open(const ReaderContext& reader, const wire::Command& command, u8* destination) {
-  const InodeView view = view_inode(reader.views->root.pages, command.inode);
-  if (view.inode == nullptr) return false;
-  const format::Inode inode = copy_without_content(view);
-  if (!is_unchanged(*view.lock, view.version) || !is_usable(inode)) return false;
+  format::Inode inode;
+  if (!copy_inode(reader, command.inode, &inode)) return false;
   const u32 wanted = open_rights(command.mask);
-  const bool is_directory = fs::is_directory(inode.mode);
-  if (is_directory ? (wanted & fs::may_write) != 0
-                   : !fs::is_regular(inode.mode) || (command.mask & open_directory) != 0) {
-    return false;
-  }
+  const bool fits = fs::is_directory(inode.mode) ? (wanted & fs::may_write) == 0
+                                                 : fs::is_regular(inode.mode) && (command.mask & open_directory) == 0;
+  if (!fits || !surely_allows(reader, inode, wanted)) return false;
   if ((command.mask & open_no_access_time) != 0 && !reader.is_trusted) return false;
-  if (!surely_allows(reader, inode, wanted)) return false;
-  if (destination == nullptr) return true;
-  format::AttributeRecord record{};
-  fs::describe_inode(view.number, inode, inode.access_time, &record);
-  store_record(destination, record);
+  store_attributes(destination, command.inode, inode);
   return true;
 }
 
 namespace detail {
 
-// Copies bytes [begin, begin + length) of content in the inode, if the inode is unchanged and its access time stays.
+// Copies a range of the content in the inode, if the inode is unchanged and its access time stays.
 GPU4FS_FN inline bool give_inline(const ReaderContext& reader, const InodeView& view, const format::Inode& inode,
                                   ByteRange range, u8* destination) {
-  if (fresh_until_ns(*reader.engine, inode, now_monotonic_ns()) == 0) return false;
+  if (access_time_is_due(reader.engine->fs, inode, inode.access_time, now_stamp(*reader.engine))) return false;
   if (!is_unchanged(*view.lock, view.version)) return false;
   GPU4FS_CHECK_LE(range.to, u32{format::inode_inline_capacity});
   const u8* const bytes = inode.inline_data();

@@ -119,51 +119,40 @@ GPU4FS_FN inline PlannedRead view_file(const ReaderContext& reader, const wire::
   return is_found ? PlannedRead::page : PlannedRead::unusual;
 }
 
-// The place of a page on a healthy device.
-struct PagePosition {
+// A page on a healthy device.
+struct FoundPage {
   const u8* memory;  // nullptr: not known for sure, or must not be accessed
   u64 checksum;
-};
-
-struct FoundPage {
-  PagePosition position;
   ChunkView chunk;  // may be remembered; size_bytes 0: none
 };
 
 // Finds a page in a chunk that is not remembered.
 GPU4FS_FN GPU4FS_NOINLINE inline FoundPage find_in_chunk(const raid::LogicalSpace& space, u64 address, u64 era) {
   FoundPage found{};
-  if (!raid::is_plain(space)) return found;
-  const u64 granule = address >> space.granule_shift;
-  if (granule >= space.granule_count) return found;
-  const u32 index = load<Order::relaxed, Scope::engine>(&space.granule_to_chunk[granule]);
-  if (index >= raid::known_chunk_count(space)) return found;
+  u32 index = raid::no_chunk;
+  if (!raid::is_plain(space) || raid::chunk_of(space, address, &index) != Status::ok) return found;
   const raid::ChunkState& chunk = space.chunks[index];
-  if (raid::chunk_state(space, index) != Status::ok) return found;
   const u64 page = (address - chunk.base_address) >> page_shift;
-  if (page >= chunk.page_count || raid::is_unbacked(chunk, page)) return found;
+  if (page >= chunk.page_count) return found;
   static_assert(offsetof(format::PageDescriptor, checksum) == 0);
-  found.position.checksum = load_shared_16(&chunk.descriptors[page]).low;
-  found.position.memory = raid::page_memory(space, {index, 0, page}, raid::preferred_copy(chunk, page));
+  found.checksum = load_shared_16(&chunk.descriptors[page]).low;
+  found.memory = raid::page_memory(space, {index, 0, page}, raid::preferred_copy(chunk, page));
   // Regions lose their memory only while no step runs, so no region does while the chunk is remembered.
   const bool is_whole = load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0;
   if (chunk.level == format::RaidLevel::single && is_whole) {
-    const u8* const first = found.position.memory - page * page_size;
+    const u8* const first = found.memory - page * page_size;
     found.chunk = {era, chunk.base_address, chunk.page_count * page_size, first, chunk.descriptors};
   }
   return found;
 }
 
-GPU4FS_FN inline PagePosition find_page(const ReaderContext& reader, u64 address, ChunkView* fresh) {
-  const RootView& root = reader.views->root;
-  const ChunkView& chunk = reader.views->chunk(address >> root.granule_shift);
+GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address) {
+  const ChunkView& chunk = reader.views->chunk(address >> reader.views->root.granule_shift);
   const u64 inside = address - chunk.base_address;
   if (is_of_era(chunk.era, reader) && inside < chunk.size_bytes) {
-    return {chunk.memory + inside, load_shared_16(&chunk.descriptors[inside / page_size]).low};
+    return {chunk.memory + inside, load_shared_16(&chunk.descriptors[inside / page_size]).low, {}};
   }
-  const FoundPage found = find_in_chunk(reader.engine->fs.space, address, reader.era);
-  *fresh = found.chunk;
-  return found.position;
+  return find_in_chunk(reader.engine->fs.space, address, reader.era);
 }
 
 GPU4FS_FN inline bool covers(const FileView& view, u64 page) {
@@ -211,10 +200,11 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::
   if (!fs::detail::slot_fits_level(pointer, view.level) || pointer.is_indirect()) return PlannedRead::unusual;
   if (fs::detail::kind_of(pointer) != fs::MapKind::data) return PlannedRead::page;
   plan->address = pointer.address() + (page & ((u64{1} << shift) - 1)) * page_size;
-  const detail::PagePosition position = detail::find_page(reader, plan->address, &fresh->chunk);
-  plan->page = position.memory;
-  plan->checksum = position.checksum;
-  return position.memory != nullptr && failed == 0 ? PlannedRead::page : PlannedRead::unusual;
+  const detail::FoundPage found = detail::find_page(reader, plan->address);
+  plan->page = found.memory;
+  plan->checksum = found.checksum;
+  fresh->chunk = found.chunk;
+  return found.memory != nullptr && failed == 0 ? PlannedRead::page : PlannedRead::unusual;
 }
 
 // Gives the client the bytes if they are those of the plan. Otherwise the client sees nothing of them. Uniform: all

@@ -55,10 +55,13 @@ GPU4FS_FN inline LockSeen look_at(const CommandLock& lock) {
   return {state.version, !state.is_held_exclusively()};
 }
 
-// Whether nobody has held the lock exclusively since its version was `version`. All earlier reads are complete. A rank
-// of a group answers for its own reads.
-GPU4FS_FN inline bool is_unchanged(const CommandLock& lock, u64 version) {
+// Completes all earlier reads of this rank before the versions are looked at.
+GPU4FS_FN inline void end_reading() {
   fence<Order::acquire, Scope::engine>();
+}
+
+// After end_reading(): whether nobody has held the lock exclusively since its version was `version`.
+GPU4FS_FN inline bool has_version(const CommandLock& lock, u64 version) {
   detail::LockState state{};
 #if GPU4FS_DEVICE_CODE
   const Vector16 both = load_shared_16(&lock);
@@ -69,6 +72,12 @@ GPU4FS_FN inline bool is_unchanged(const CommandLock& lock, u64 version) {
   state.version = load<Order::relaxed, Scope::engine>(&lock.version);
 #endif
   return GPU4FS_MUTANT(version_unchecked, state.version == version && !state.is_held_exclusively(), true);
+}
+
+// Both steps for one lock. A rank of a group answers for its own reads.
+GPU4FS_FN inline bool is_unchanged(const CommandLock& lock, u64 version) {
+  end_reading();
+  return has_version(lock, version);
 }
 
 }  // namespace gpu4fs::engine

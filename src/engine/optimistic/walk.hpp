@@ -24,8 +24,9 @@ struct SeenVersions {
     ++count;
   }
   GPU4FS_FN bool are_unchanged() const {
+    end_reading();
     bool same = true;
-    for (u32 i = 0; i < count; ++i) same = is_unchanged(*locks[i], versions[i]) && same;
+    for (u32 i = 0; i < count; ++i) same = has_version(*locks[i], versions[i]) && same;
     return same;
   }
 };
@@ -37,73 +38,52 @@ struct WalkResult {
   format::Inode found;  // if ok: without its content
 };
 
-namespace detail {
-
-// The names of a walk: the names between slashes, or all bytes for a lookup.
+// The names of a walk.
 struct WalkNames {
-  const u8* bytes;
+  const u8* bytes;  // that nobody changes
   u32 length;
-  u32 at;
-  bool has_slashes;
-
-  GPU4FS_FN void skip_slashes() {
-    while (has_slashes && at < length && bytes[at] == '/') ++at;
-  }
-  GPU4FS_FN u32 next_length() const {
-    u32 end = at;
-    while (end < length && !(has_slashes && bytes[end] == '/')) ++end;
-    return end - at;
-  }
+  bool is_path;  // false: all bytes are one name
 };
 
-// Dots have a special meaning, and an invalid name is refused with a specific status.
-GPU4FS_FN inline bool is_plain_name(const u8* bytes, u32 length) {
-  if (length == 0 || length > name_length_max) return false;
-  if (bytes[0] == '.' && (length == 1 || (length == 2 && bytes[1] == '.'))) return false;
-  for (u32 i = 0; i < length; ++i) {
-    if (bytes[i] == 0 || bytes[i] == '/') return false;
-  }
-  return true;
-}
+namespace detail {
 
-// Finds the name at names->at in directory `number`.
-GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, WalkNames* names, SeenVersions* seen) {
+// Finds `name` in directory `number`. Dots and invalid names are left to the ordinary way.
+GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, NameBytes name, SeenVersions* seen) {
   const NameSeen unknown{Status::busy, 0, 0};
-  const u32 length = names->next_length();
-  const u8* const bytes = names->bytes + names->at;
-  if (!is_plain_name(bytes, length) || seen->count + 1 >= walk_inodes_max) return unknown;
+  if (check_name(Lane{}, name) != Status::ok || is_dots(name) || seen->count + 1 >= walk_inodes_max) return unknown;
   const InodeView view = view_inode(reader.views->root.pages, number);
   if (view.inode == nullptr) return unknown;
   const format::Inode directory = copy_without_content(view);
   if (!is_usable(directory) || !fs::is_directory(directory.mode)) return unknown;
   if (!surely_may(*reader.session, directory, fs::may_execute)) return unknown;
   seen->add(view);
-  names->at += length;
-  const fs::HashedName name = fs::make_name(reader.engine->fs, bytes, length);
-  return find_name(reader.views->root.pages, number, directory.size_bytes / page_size, name);
+  const fs::HashedName hashed = fs::make_name(reader.engine->fs, name.bytes, name.length);
+  return find_name(reader.views->root.pages, number, directory.size_bytes / page_size, hashed);
 }
 
 }  // namespace detail
 
 // Walks `names` from inode `start`. The result is valid if *seen are unchanged. For a single rank, inside the step
 // gate.
-GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& reader, u64 start,
-                                                         detail::WalkNames names, bool follows, SeenVersions* seen,
-                                                         WalkResult* result) {
+GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& reader, u64 start, const WalkNames& names,
+                                                         bool follows, SeenVersions* seen, WalkResult* result) {
   seen->count = 0;
-  result->status = Status::busy;
   u64 current = start;
-  for (;;) {
-    const NameSeen next = detail::walk_name(reader, current, &names, seen);
+  for (u32 at = 0;;) {
+    const PathComponent component =
+        names.is_path ? next_component(names.bytes, at, names.length) : PathComponent{0, names.length, 0, 1};
+    const NameBytes name{names.bytes + component.begin, component.end - component.begin, 0};
+    const NameSeen next = detail::walk_name(reader, current, name, seen);
     result->status = next.status;
     if (next.status != Status::ok) return;
     current = next.inode;
-    const bool is_last = names.at == names.length;
-    if (next.type == fs::entry_type(fs::mode_symlink) && (!is_last || follows)) result->status = Status::busy;
-    names.skip_slashes();
+    at = component.end;
+    const bool is_end = component.is_last != 0;
+    const bool is_symlink = next.type == fs::entry_type(fs::mode_symlink);
     // A slash at the end requires a directory.
-    if (!is_last && names.at == names.length) result->status = Status::busy;
-    if (is_last || result->status != Status::ok) break;
+    const bool is_unusual = (is_symlink && (!is_end || follows)) || (is_end && component.has_slash != 0);
+    if (is_unusual) result->status = Status::busy;
+    if (is_end || is_unusual) break;
   }
   const InodeView view = view_inode(reader.views->root.pages, current);
   if (result->status == Status::ok && view.inode != nullptr) {
@@ -120,10 +100,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& re
 // nothing.
 GPU4FS_FN GPU4FS_NOINLINE inline Status answer_lookup(const ReaderContext& reader, const wire::Command& command,
                                                       const u8* name, u8* destination, u64* inode) {
-  detail::WalkNames names{name, command.name_length, 0, command.opcode == wire::Opcode::lookup_path};
-  u64 start = command.inode;
-  if (names.has_slashes && name[0] == '/') start = format::inode_number_root;
-  names.skip_slashes();
+  const WalkNames names{name, command.name_length, command.opcode == wire::Opcode::lookup_path};
+  const u64 start = names.is_path && name[0] == '/' ? format::inode_number_root : command.inode;
   SeenVersions seen;
   WalkResult walked;
   const bool follows = (command.flags & wire::command_flag_follow) != 0;
@@ -131,10 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status answer_lookup(const ReaderContext& reade
   if (walked.status == Status::busy || !seen.are_unchanged()) return Status::busy;
   if (walked.status != Status::ok) return walked.status;
   *inode = walked.inode;
-  if (destination == nullptr) return Status::ok;
-  format::AttributeRecord record{};
-  fs::describe_inode(walked.inode, walked.found, walked.found.access_time, &record);
-  store_record(destination, record);
+  store_attributes(destination, walked.inode, walked.found);
   return Status::ok;
 }
 

@@ -42,6 +42,11 @@ GPU4FS_FN inline u8* page_data(FileSystem& fs, u32 frame) {
   return fs.pages.data + u64{frame} * page_size;
 }
 
+// The eviction clock spares the page in its next round.
+GPU4FS_FN inline void note_use(const PageRoot& pages, u32 frame) {
+  set_bits<Scope::engine>(&pages.frames[frame].referenced, u32{frame_referenced});
+}
+
 // Slots and time stamps change by single 8-byte stores while readers run.
 GPU4FS_FN inline format::BlockPointer load_slot(const format::BlockPointer* slot) {
   return {load<Order::relaxed, Scope::engine>(&slot->raw)};
@@ -173,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& o
 GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
   const FoundFrame found = search_frame(fs.pages, key);
   if (found.frame == no_frame) return found;
-  set_bits<Scope::engine>(&fs.pages.frames[found.frame].referenced, frame_referenced);
+  note_use(fs.pages, found.frame);
   return found;
 }
 

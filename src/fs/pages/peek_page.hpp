@@ -33,9 +33,4 @@ GPU4FS_FN inline u32 peek_frame(const PageRoot& table, PageKey key) {
   return no_frame;
 }
 
-// As a hit of get_page(): the page is in use.
-GPU4FS_FN inline void note_use(const PageRoot& table, u32 frame) {
-  set_bits<Scope::engine>(&table.frames[frame].referenced, u32{frame_referenced});
-}
-
 }  // namespace gpu4fs::fs
