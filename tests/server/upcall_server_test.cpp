@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/stack/device_stack.hpp"
+#include "support/memory_folder.hpp"
 #include "support/played_pool.hpp"
 
 namespace gpu4fs::server::test::upcall_server_test {

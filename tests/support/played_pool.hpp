@@ -2,9 +2,9 @@
 // simulates.
 #pragma once
 
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -14,19 +14,18 @@
 #include "base/limits.hpp"
 #include "maintenance/mounted_pool.hpp"
 #include "maintenance/pool_host.hpp"
-#include "support/memory_folder.hpp"
 #include "support/played_engine.hpp"
 
 namespace gpu4fs::test {
 
-// Without a name, and on a tmpfs if there is one, so its memory can be released.
+// Memory without a name, as on a tmpfs, so it can be released.
 inline device::MappedFile make_memory_file(u64 size_bytes) {
-  std::string path = memory_folder() + "/gpu4fs_played_XXXXXX";
-  const int descriptor = ::mkstemp(path.data());
-  if (descriptor < 0 || ::unlink(path.c_str()) != 0 || ::ftruncate(descriptor, static_cast<off_t>(size_bytes)) != 0) {
-    throw std::runtime_error(path + ": no file can be made");
+  const std::string name = "gpu4fs_played";
+  const int descriptor = ::memfd_create(name.c_str(), MFD_CLOEXEC);
+  if (descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(size_bytes)) != 0) {
+    throw std::runtime_error(name + ": no file can be made");
   }
-  return device::MappedFile::adopt(descriptor, path);
+  return device::MappedFile::adopt(descriptor, name);
 }
 
 class PlayedPool {
