@@ -4,8 +4,8 @@
 
 namespace gpu4fs::frontend {
 
-client::Session open_local_session(server::PoolServer& server, u64 data_bytes) {
-  server::LocalSession local = server.open_session(data_bytes);
+client::Session open_local_session(server::PoolServer& server, u64 data_bytes, u32 depth_log2) {
+  server::LocalSession local = server.open_session(data_bytes, depth_log2);
   return client::Session(client::Connection{local.producer, local.port, std::move(local.owner)});
 }
 

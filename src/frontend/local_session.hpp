@@ -12,8 +12,9 @@
 namespace gpu4fs::frontend {
 
 // A trusted session: its commands name their callers, whose permissions have been checked. Must be closed before the
-// server stops. Throws pool::PoolError if no session is left.
-client::Session open_local_session(server::PoolServer& server, u64 data_bytes);
+// server stops. Its ring has room for 2^`depth_log2` commands. Throws pool::PoolError if no session is left.
+client::Session open_local_session(server::PoolServer& server, u64 data_bytes,
+                                   u32 depth_log2 = server::PoolServer::session_depth_log2);
 
 // The sessions of a FUSE mount's threads.
 class LocalSessions final : public SessionSource {

@@ -16,7 +16,6 @@
 namespace gpu4fs::server {
 namespace {
 
-constexpr u32 session_depth_log2 = 6;
 constexpr u32 checkpoint_mask_clean = 1;  // Opcode::checkpoint: the last one, the pool is left clean
 
 // Clients know generations of the previous mount, but after a crash the pool may not.
@@ -209,9 +208,9 @@ std::unique_ptr<session::ServerSession> PoolServer::open_internal_session(u64 da
                                                   data_bytes);
 }
 
-LocalSession PoolServer::open_session(u64 data_bytes) {
+LocalSession PoolServer::open_session(u64 data_bytes, u32 depth_log2) {
   auto session = std::make_shared<session::ServerSession>(
-      *mounted_.setup.host, mounted_.open_close, session::ServerSession::Kind::trusted, session_depth_log2, data_bytes);
+      *mounted_.setup.host, mounted_.open_close, session::ServerSession::Kind::trusted, depth_log2, data_bytes);
   return {session->producer(), &session->port(), session};
 }
 

@@ -66,9 +66,11 @@ class PoolServer final : private maintenance::PoolHost {
   // the log says why. The destructor calls it if necessary.
   bool stop();
 
-  // A trusted session: the front end names the caller of each command and has checked permissions. PoolError if there
-  // are too many. Any thread.
-  LocalSession open_session(u64 data_bytes);
+  static constexpr u32 session_depth_log2 = 6;
+
+  // A trusted session: the front end names the caller of each command and has checked permissions. Its ring has room
+  // for 2^`depth_log2` commands, 1 <= depth_log2 <= 10. PoolError if there are too many sessions. Any thread.
+  LocalSession open_session(u64 data_bytes, u32 depth_log2 = session_depth_log2);
   // A session for internal commands, to be closed before stop(). PoolError.
   std::unique_ptr<session::ServerSession> open_internal_session(u64 data_bytes);
 
