@@ -2,18 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <barrier>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "base/limits.hpp"
 #include "bench/client.hpp"
 #include "bench/parts.hpp"
+#include "bench/side_by_side.hpp"
 #include "bench/small_commands.hpp"
 #include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
@@ -45,13 +42,13 @@ class SmallReader {
   static constexpr u64 batch_pages = 8192;
   static constexpr u64 batch_bytes = batch_pages * page_size;
 
-  void choose_pages() {
+  void prepare_batch() {
     pages_.resize(batch_pages);
     for (u64& page : pages_) page = random_() % (small_file_bytes / page_size);
     std::fill_n(client_.buffer(), batch_bytes, u8{0});
   }
 
-  void read_batch() {
+  void run_batch() {
     const u64 depth = client_.session().depth();
     std::vector<u64> positions(batch_pages);
     for (u64 submitted = 0, finished = 0; finished < batch_pages;) {
@@ -86,39 +83,6 @@ class SmallReader {
   std::vector<u64> pages_;
 };
 
-void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 repeats, std::vector<double>* rates) {
-  double began = 0;
-  const auto count = static_cast<std::ptrdiff_t>(readers.size());
-  std::barrier before(count, [&]() noexcept { began = now_seconds(); });
-  std::barrier after(count, [&]() noexcept {
-    rates->push_back(static_cast<double>(readers.size() * SmallReader::batch_pages) / (now_seconds() - began));
-  });
-  std::mutex mutex;
-  std::exception_ptr failure;
-  std::vector<std::thread> threads;
-  for (auto& reader : readers) {
-    threads.emplace_back([&, own = reader.get()] {
-      for (u32 repeat = 0; repeat <= repeats; ++repeat) {
-        try {
-          own->choose_pages();
-          before.arrive_and_wait();
-          own->read_batch();
-          after.arrive_and_wait();
-          own->check_batch();
-        } catch (...) {
-          const std::lock_guard guard(mutex);
-          failure = std::current_exception();
-          before.arrive_and_drop();
-          after.arrive_and_drop();
-          return;
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
-}
-
 struct ReadRate {
   const char* name;
   std::string what;
@@ -134,8 +98,9 @@ void measure_rate(BenchContext& context, const std::vector<u64>& inodes, const R
     readers.push_back(std::make_unique<SmallReader>(context, inodes[file], file, i + 1));
   }
   std::vector<double> rates;
-  read_side_by_side(readers, 4 * context.scale.repeats, &rates);
-  rates.erase(rates.begin());
+  for (const double seconds : time_batches(readers, 4 * context.scale.repeats)) {
+    rates.push_back(static_cast<double>(readers.size() * SmallReader::batch_pages) / seconds);
+  }
   BenchRow row;
   row.name = rate.name;
   row.what = rate.what;
