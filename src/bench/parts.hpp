@@ -99,6 +99,7 @@ void bench_empty_pool(const BenchScale& scale, session::ServerOptions options, b
 void bench_scrub(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);
+void bench_path_reads(BenchContext& context);
 void bench_sync(BenchContext& context);
 void bench_recovery(BenchContext& context);
 void bench_idle(BenchContext& context);

@@ -33,11 +33,17 @@ struct Part {
   void (*run)(BenchContext&);
 };
 constexpr Part parts[] = {
-    {"first", bench_first_touch}, {"files", bench_files},
-    {"vram", bench_read_device},  {"scrub", bench_scrub},
-    {"latency", bench_latency},   {"rate", bench_small_reads},
-    {"sync", bench_sync},         {"recovery", bench_recovery},
-    {"idle", bench_idle},         {"checkpoint", bench_checkpoint_pause},
+    {"first", bench_first_touch},
+    {"files", bench_files},
+    {"vram", bench_read_device},
+    {"scrub", bench_scrub},
+    {"latency", bench_latency},
+    {"rate", bench_small_reads},
+    {"paths", bench_path_reads},
+    {"sync", bench_sync},
+    {"recovery", bench_recovery},
+    {"idle", bench_idle},
+    {"checkpoint", bench_checkpoint_pause},
 };
 
 // The median of several passes, without the first, which warms up.
