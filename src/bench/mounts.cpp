@@ -58,7 +58,7 @@ std::string program_output(const std::vector<std::string>& words) {
 PoolMount::PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options,
                      const std::string& profile)
     : Mount(std::move(folder)),
-      program_(std::filesystem::read_symlink("/proc/self/exe").string()),
+      program_((std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu4fs").string()),
       options_(std::move(options)) {
   std::filesystem::create_directories(data_folder);
   for (int i = 0; i < 4; ++i) devices_ += fmt::format("{}{}/device{}", i == 0 ? "" : ":", data_folder, i);
