@@ -1,6 +1,6 @@
-// gpu4fs bench fuse: the CPU engine through FUSE on two CPUs, compared with libfuse's passthrough file systems over
-// tmpfs, which only pass requests on. Both execute the same steps. They are unmounted and mounted again before anything
-// is read, so nothing comes from the kernel's caches.
+// gpu4fs bench fuse: small requests of one process (fuse_engines.hpp), and the CPU engine through FUSE on two CPUs,
+// compared with libfuse's passthrough file systems over tmpfs, which only pass requests on. Both execute the same
+// steps. They are unmounted and mounted again before anything is read, so nothing comes from the kernel's caches.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -20,6 +20,8 @@
 
 #include "base/limits.hpp"
 #include "bench/client.hpp"
+#include "bench/fuse_engines.hpp"
+#include "bench/limits.hpp"
 #include "bench/mounts.hpp"
 #include "bench/result.hpp"
 #include "bench/verbs.hpp"
@@ -90,26 +92,12 @@ struct FuseScale {
 // Samples by quantity: "write", "read" in GB/s; "create", "stat", "unlink" in 1/s.
 using Samples = std::map<std::string, std::vector<double>>;
 
-class File {
- public:
-  File(const std::string& path, int flags) : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
-    if (descriptor_ < 0) fail_by_errno(path);
-  }
-  ~File() { ::close(descriptor_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 void write_file(const std::string& path, const FuseScale& scale, Samples& samples) {
   std::vector<u64> content(scale.file_bytes / 8);
   fill_pattern(content.data(), 0, 0, scale.file_bytes / page_size);
   const auto* bytes = reinterpret_cast<const u8*>(content.data());
   const double began = now_seconds();
-  const File file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  const OpenFile file(path, O_WRONLY | O_CREAT | O_TRUNC);
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
     if (::pwrite(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) != ssize_t{call_bytes})
       fail_by_errno(path);
@@ -121,7 +109,7 @@ void read_file(const std::string& path, const FuseScale& scale, Samples& samples
   std::vector<u64> content(scale.file_bytes / 8);
   auto* bytes = reinterpret_cast<u8*>(content.data());
   const double began = now_seconds();
-  const File file(path, O_RDONLY);
+  const OpenFile file(path, O_RDONLY);
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
     if (::pread(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) != ssize_t{call_bytes})
       fail_by_errno(path);
@@ -144,7 +132,7 @@ void run_round(Mount& mount, const FuseScale& scale, Samples& samples) {
   if (::mkdir(folder.c_str(), 0755) != 0) fail_by_errno(folder);
   write_file(big, scale, samples);
   time_files("create", folder, scale.file_count, samples,
-             [](const std::string& path) { File(path, O_WRONLY | O_CREAT | O_EXCL); });
+             [](const std::string& path) { OpenFile(path, O_WRONLY | O_CREAT | O_EXCL); });
   mount.down();
   mount.up();
   read_file(big, scale, samples);
@@ -218,25 +206,20 @@ void add_rows(BenchResult& result, const Samples& own, const Samples& peer, cons
   }
 }
 
-}  // namespace
-
-int bench_fuse(const BenchFuseOptions& options) {
+void bench_passthrough(const BenchFuseOptions& options, const std::string& folder, BenchResult& result) {
   const FuseScale scale = options.quick ? FuseScale{64ull << 20, 1000, 2} : FuseScale{256ull << 20, 5000, 5};
-  const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
-  BenchResult result = new_result("fuse", "cpu", options.quick);
   std::vector<std::string> peers = options.peers;
   if (peers.empty()) {
-    for (const char* name : {"passthrough", "passthrough_ll"}) peers.push_back(build_example(name, folder.path()));
+    for (const char* name : {"passthrough", "passthrough_ll"}) peers.push_back(build_example(name, folder));
   }
   bind_to_cpus();
   std::vector<Samples> samples;
   {
     std::vector<std::unique_ptr<Mount>> mounts;
-    mounts.push_back(
-        std::make_unique<PoolMount>(folder.path() + "/pool", folder.path() + "/mount", 4 * scale.file_bytes));
+    mounts.push_back(std::make_unique<PoolMount>(folder + "/pool", folder + "/mount", 4 * scale.file_bytes));
     for (std::size_t i = 0; i < peers.size(); ++i) {
-      mounts.push_back(std::make_unique<PeerMount>(peers[i], fmt::format("{}/peer{}", folder.path(), i),
-                                                   fmt::format("{}/peer-mount{}", folder.path(), i)));
+      mounts.push_back(std::make_unique<PeerMount>(peers[i], fmt::format("{}/peer{}", folder, i),
+                                                   fmt::format("{}/peer-mount{}", folder, i)));
     }
     samples = measure(mounts, scale);
   }
@@ -244,9 +227,37 @@ int bench_fuse(const BenchFuseOptions& options) {
     // The requirement refers to the first one; the others are for comparison.
     add_rows(result, samples[0], samples[i + 1], filesystem::path(peers[i]).filename().string(), i == 0);
   }
+}
+
+}  // namespace
+
+int bench_fuse(const BenchFuseOptions& options) {
+  std::vector<std::string> engines{"cpu", "cuda"};
+  if (options.engine != "both") engines = {options.engine};
+  const std::string problem = options.engine == "cpu" ? "" : gpu_problem();
+  if (!problem.empty()) throw std::runtime_error("there is no GPU engine: " + problem);
+  BenchResult result = new_result("fuse", fmt::format("{}", fmt::join(engines, ", ")), options.quick);
+  const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
+  const auto run_part = [&](const char* name, const auto& part) {
+    const auto& only = options.only;
+    if (!only.empty() && std::find(only.begin(), only.end(), name) == only.end()) return;
+    try {
+      part();
+    } catch (const std::exception& error) {
+      result.left_out.push_back(fmt::format("{}: {}", name, error.what()));
+    }
+  };
+  run_part("small", [&] { bench_fuse_engines({engines, folder.path(), options.quick}, result); });
+  // Last, because it binds this process to two CPUs.
+  if (options.engine != "cuda" || !options.only.empty()) {
+    run_part("passthrough", [&] {
+      if (options.engine == "cuda") throw std::runtime_error("this part is for the CPU engine");
+      bench_passthrough(options, folder.path(), result);
+    });
+  }
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);
-  return 0;
+  return result.left_out.empty() ? 0 : 8;
 }
 
 }  // namespace gpu4fs::bench

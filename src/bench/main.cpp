@@ -50,11 +50,15 @@ void add_options(cli::CommandLine line) {
   trace.option("-o,--output", trace_options.output, "Write the result as JSON to this file");
   trace.flag("--quick", trace_options.quick, "Fewer repetitions");
   trace.on_selected([] { action = Action::trace; });
-  cli::CommandLine fuse = line.subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
+  cli::CommandLine fuse =
+      line.subcommand("fuse", "measure mounts: engines against each other, and libfuse's passthrough file systems");
+  fuse.option("--engine", fuse_options.engine, "cpu, cuda or both").one_of({"cpu", "cuda", "both"});
   fuse.option("--peer", fuse_options.peers, "Passthrough programs; otherwise libfuse's examples are built");
   fuse.option("--folder", fuse_options.folder, "Where pool and peer keep their data, default /dev/shm");
   fuse.option("-o,--output", fuse_options.output, "Write the result as JSON to this file");
   fuse.flag("--quick", fuse_options.quick, "Less data and fewer repetitions");
+  fuse.option("--only", fuse_options.only, "Parts to run: small, passthrough (with the CPU engine)")
+      .one_of({"small", "passthrough"});
   fuse.on_selected([] { action = Action::fuse; });
   cli::CommandLine programs =
       line.subcommand("programs", "measure databases on a mount against ext4 on the same medium");

@@ -1,9 +1,11 @@
 // Shared parts of benchmarks of mounts: programs, folders, and a pool as a mounted directory. Private to the tools.
 #pragma once
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -23,6 +25,21 @@ pid_t start_program(const std::vector<std::string>& words, bool quiet = false);
 void run_program(const std::vector<std::string>& words, bool quiet = false);
 // Returns its standard output.
 std::string program_output(const std::vector<std::string>& words);
+
+class OpenFile {
+ public:
+  // New files get the permissions 0644.
+  OpenFile(const std::string& path, int flags) : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (descriptor_ < 0) fail_by_errno(path);
+  }
+  ~OpenFile() { ::close(descriptor_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
 
 class TemporaryFolder {
  public:

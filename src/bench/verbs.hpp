@@ -25,10 +25,12 @@ struct BenchTraceOptions {
 int bench_trace(const BenchTraceOptions& options);
 
 struct BenchFuseOptions {
+  std::string engine = "cpu";      // or cuda, or both
   std::vector<std::string> peers;  // programs; empty: built from libfuse's examples
   std::string folder;              // for pool and peer data, default /dev/shm
   std::string output;
   bool quick = false;
+  std::vector<std::string> only;  // parts to run: small, passthrough; empty: both
 };
 int bench_fuse(const BenchFuseOptions& options);
 

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Short measurements with the CPU engine: through a mount, and files by path. What they measure is not judged."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from mounted_pool import PROGRAM, in_own_namespace, require_fuse  # noqa: E402
+
+BENCH = str(pathlib.Path(PROGRAM).parent / "gpu4fs-bench")
+
+
+def run(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([BENCH, *words], capture_output=True, text=True, timeout=200, check=False)
+
+
+class MeasurementsTest(unittest.TestCase):
+    def rows_of(self, *words: str) -> dict:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "result.json"
+            result = run(*words, "--quick", "--output", str(path))
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            content = json.loads(path.read_text(encoding="utf-8"))
+        self.assertEqual(content["engine"], "cpu")
+        return {row["name"]: row for row in content["rows"]}
+
+    def test_small_requests_through_fuse(self) -> None:
+        rows = self.rows_of("fuse", "--engine", "cpu", "--only", "small")
+        self.assertEqual(set(rows), {"fuse-stat-cpu", "fuse-direct-4k-cpu"})
+        for row in rows.values():
+            self.assertGreater(row["median"], 0)
+            self.assertEqual(row["samples"], 2)
+
+    def test_files_by_path(self) -> None:
+        rows = self.rows_of("run", "--engine", "cpu", "--only", "paths")
+        self.assertLessEqual({"paths-ring", "paths-ring-peer", "paths-rings", "paths-rings-peer"}, set(rows))
+        self.assertAlmostEqual(rows["paths-ring-peer"]["ratio"],
+                               rows["paths-ring"]["median"] / rows["paths-ring-peer"]["limit"], delta=1e-3)
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
+    def test_engine_that_is_not_there(self) -> None:
+        for engine in ("cuda", "both"):
+            result = run("fuse", "--engine", engine, "--quick")
+            self.assertEqual(result.returncode, 8)
+            self.assertIn("there is no GPU engine: ", result.stderr)
+
+
+if __name__ == "__main__":
+    require_fuse()
+    in_own_namespace()
+    unittest.main()
