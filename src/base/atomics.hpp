@@ -49,6 +49,39 @@ __device__ auto atomic_ref(T* address) {
   __builtin_assume(__isGlobal(address));
   return cuda::atomic_ref<T, cuda_scope<scope>>(*address);
 }
+
+// cuda::atomic_ref waits for the old value, also where nobody uses it. `red` has none. Only for the engine's scope.
+template <Scope scope, class T>
+__device__ void reduce_add(T* address, T operand) {
+  static_assert(scope == Scope::engine);
+  const u64 global = __cvta_generic_to_global(address);
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(global), "r"(operand) : "memory");
+  } else {
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(global), "l"(operand) : "memory");
+  }
+}
+template <Scope scope>
+__device__ void reduce_or(u32* address, u32 bits) {
+  static_assert(scope == Scope::engine);
+  asm volatile("red.relaxed.gpu.global.or.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(address)), "r"(bits)
+               : "memory");
+}
+
+// cuda::atomic_thread_fence makes both of them fence.acq_rel. An acquire alone only empties the first-level cache, in
+// place of waiting until all stores have arrived. A release alone keeps that cache. PTX ISA 8.6.
+template <Order order, Scope scope>
+__device__ void one_sided_fence() {
+  if constexpr (order == Order::acquire) {
+    if constexpr (scope == Scope::group) asm volatile("fence.acquire.cta;" ::: "memory");
+    if constexpr (scope == Scope::engine) asm volatile("fence.acquire.gpu;" ::: "memory");
+    if constexpr (scope == Scope::system) asm volatile("fence.acquire.sys;" ::: "memory");
+  } else {
+    if constexpr (scope == Scope::group) asm volatile("fence.release.cta;" ::: "memory");
+    if constexpr (scope == Scope::engine) asm volatile("fence.release.gpu;" ::: "memory");
+    if constexpr (scope == Scope::system) asm volatile("fence.release.sys;" ::: "memory");
+  }
+}
 #else
 template <Order order>
 inline constexpr int native_order = order == Order::relaxed   ? __ATOMIC_RELAXED
@@ -124,14 +157,32 @@ GPU4FS_FN T fetch_or(T* address, std::type_identity_t<T> operand) {
 #endif
 }
 
-// Sets bits that are usually set already; relaxed. A CPU reads first, so the line stays in every cache. A GPU sends the
-// operation and does not wait for it.
+// add and subtract are fetch_add and fetch_sub, relaxed and without a result: a GPU sends the operation and does not
+// wait for it. Integers wrap.
 template <Scope scope, class T>
-GPU4FS_FN void set_bits(T* address, std::type_identity_t<T> bits) {
-#if !GPU4FS_DEVICE_CODE
-  if ((load<Order::relaxed, scope>(address) & bits) == bits) return;
+GPU4FS_FN void add(T* address, std::type_identity_t<T> operand) {
+  static_assert(detail::is_atomic_integer<T>);
+#if GPU4FS_DEVICE_CODE
+  detail::reduce_add<scope>(address, operand);
+#else
+  __atomic_fetch_add(address, operand, __ATOMIC_RELAXED);
 #endif
+}
+template <Scope scope, class T>
+GPU4FS_FN void subtract(T* address, std::type_identity_t<T> operand) {
+  add<scope>(address, static_cast<T>(T{0} - operand));
+}
+
+// Sets bits that are usually set already; relaxed. A CPU reads first, so the line stays in every cache. A GPU does not
+// wait.
+template <Scope scope>
+GPU4FS_FN void set_bits(u32* address, u32 bits) {
+#if GPU4FS_DEVICE_CODE
+  detail::reduce_or<scope>(address, bits);
+#else
+  if ((load<Order::relaxed, scope>(address) & bits) == bits) return;
   fetch_or<Order::relaxed, scope>(address, bits);
+#endif
 }
 
 template <Order order, Scope scope, class T>
@@ -176,7 +227,9 @@ GPU4FS_FN bool compare_exchange(T* address, T& expected, std::type_identity_t<T>
 template <Order order, Scope scope>
 GPU4FS_FN void fence() {
 #if GPU4FS_DEVICE_CODE
-  if constexpr (order != Order::relaxed) {
+  if constexpr (order == Order::acquire || order == Order::release) {
+    detail::one_sided_fence<order, scope>();
+  } else if constexpr (order != Order::relaxed) {
     cuda::atomic_thread_fence(detail::native_order<order>, detail::cuda_scope<scope>);
   }
 #elif GPU4FS_TSAN

@@ -116,8 +116,8 @@ GPU4FS_FN inline void trace_flush(TraceTotals& totals) {
   TraceCounts& own = own_trace();
   for (u32 i = 0; i < trace_phase_count; ++i) {
     if (own.points[i] == 0) continue;
-    fetch_add<Order::relaxed, Scope::engine>(&totals.cycles[i], own.cycles[i]);
-    fetch_add<Order::relaxed, Scope::engine>(&totals.points[i], u64{own.points[i]});
+    add<Scope::engine>(&totals.cycles[i], own.cycles[i]);
+    add<Scope::engine>(&totals.points[i], u64{own.points[i]});
     own.cycles[i] = 0;
     own.points[i] = 0;
   }

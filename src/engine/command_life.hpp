@@ -160,7 +160,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
 // Returns a free slot. If a ring was skipped because there was no slot, a worker is woken. Leader only.
 GPU4FS_FN inline void release_slot(Engine& engine, WorkerMemory& memory, u32 index) {
   GPU4FS_CHECK_GE(index, first_client_command);
-  fetch_sub<Order::relaxed, Scope::engine>(&engine.commands_active, 1u);
+  subtract<Scope::engine>(&engine.commands_active, 1u);
   if (engine.config.caches_slots != 0 && memory.cached_slot_count < cached_slot_max) {
     memory.cached_slots[memory.cached_slot_count++] = index;
     return;
@@ -185,15 +185,15 @@ GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 ind
 
 GPU4FS_FN inline void count_completion(Engine& engine, Status status) {
   EngineCounters& counters = engine.counters;
-  fetch_add<Order::relaxed, Scope::engine>(&counters.commands_completed, u64{1});
-  if (status != Status::ok) fetch_add<Order::relaxed, Scope::engine>(&counters.commands_failed, u64{1});
+  add<Scope::engine>(&counters.commands_completed, u64{1});
+  if (status != Status::ok) add<Scope::engine>(&counters.commands_failed, u64{1});
 }
 
 // Answers the client. Leader only, after a g.sync().
 GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState& c, Status status, u64 result) {
   Session& session = engine.sessions[c.session];
   ring::write_completion(session.ring, c.ring_position, status, result);
-  fetch_sub<Order::relaxed, Scope::engine>(&session.in_flight, 1u);
+  subtract<Scope::engine>(&session.in_flight, 1u);
   wake_client(session);
   count_completion(engine, status);
 }

@@ -36,7 +36,7 @@ GPU4FS_FN inline void end_overdue(Engine& engine, u32 index, u64 now_ns) {
   if (!cancel_wait(engine, index, now_ns)) return;
   CommandState& c = engine.commands[index];
   store<Order::release, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::deadline_exceeded));
-  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+  add<Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
   wake_command(engine, index);
 }
 

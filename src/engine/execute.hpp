@@ -60,7 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   // has ended, or it answered before it punched parts of the chunk.
   if (is_another || c.upcall_result == Status::stale) {
     if (!is_past_deadline(c, now_monotonic_ns())) return Status::ok;
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+    add<Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
     return Status::deadline_exceeded;
   }
   if (has_memory) {
@@ -86,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandSta
     const Status failed = static_cast<Status>(c.wait_status);
     if (failed != Status::ok) return {Next::end, failed, c.index, 0};
     if (c.deadline_ns != 0 && now_monotonic_ns() > c.deadline_ns) {
-      fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+      add<Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
       return {Next::end, Status::deadline_exceeded, c.index, 0};
     }
   }

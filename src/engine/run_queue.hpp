@@ -87,7 +87,7 @@ struct FreeList {
       const u32 below = load<Order::relaxed, Scope::engine>(&next[first - 1]);
       const u64 desired = (((old >> 32) + 1) << 32) | below;
       if (compare_exchange<Order::acq_rel, Scope::engine>(&top, old, desired)) {
-        fetch_sub<Order::relaxed, Scope::engine>(&count, 1u);
+        subtract<Scope::engine>(&count, 1u);
         *index = first - 1;
         return true;
       }
@@ -101,7 +101,7 @@ struct FreeList {
       const u64 desired = (((old >> 32) + 1) << 32) | (index + 1);
       if (compare_exchange<Order::acq_rel, Scope::engine>(&top, old, desired)) break;
     }
-    fetch_add<Order::relaxed, Scope::engine>(&count, 1u);
+    add<Scope::engine>(&count, 1u);
   }
 };
 

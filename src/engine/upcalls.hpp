@@ -17,7 +17,7 @@ GPU4FS_FN inline void notify_server(Engine& engine, ring::UpcallKind kind, u32 d
   const u64 read = load<Order::relaxed, Scope::system>(&engine.upcalls->consumed);
   const u64 written = load<Order::relaxed, Scope::engine>(&engine.upcall_position);
   if (written - read > ring::upcall_depth / 2) {
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.upcalls_dropped, u64{1});
+    add<Scope::engine>(&engine.counters.upcalls_dropped, u64{1});
     return;
   }
   const u64 position = fetch_add<Order::relaxed, Scope::engine>(&engine.upcall_position, u64{1});

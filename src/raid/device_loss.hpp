@@ -165,14 +165,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool lose_device(const LogicalSpace& space, u32
 GPU4FS_FN GPU4FS_NOINLINE inline bool tolerates_write_error(const LogicalSpace& space, u32 device) {
   if (device_has_failed(space, device)) return true;
   if (space.health == nullptr) return false;
-  fetch_add<Order::relaxed, Scope::engine>(&space.health->write_errors[device], 1u);
+  add<Scope::engine>(&space.health->write_errors[device], 1u);
   return lose_device(space, device);
 }
 
 GPU4FS_FN GPU4FS_NOINLINE inline bool outlives_flush_error(const LogicalSpace& space, u32 device) {
   if (device_has_failed(space, device)) return true;
   if (space.health == nullptr) return false;
-  fetch_add<Order::relaxed, Scope::engine>(&space.health->flush_errors[device], 1u);
+  add<Scope::engine>(&space.health->flush_errors[device], 1u);
   return lose_device(space, device);
 }
 
@@ -180,7 +180,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool outlives_flush_error(const LogicalSpace& s
 // stays in use.
 GPU4FS_FN GPU4FS_NOINLINE inline void note_read_error(const LogicalSpace& space, u32 device, Status status) {
   if (space.health == nullptr || !device_is_readable(space, device)) return;
-  fetch_add<Order::relaxed, Scope::engine>(&space.health->read_errors[device], 1u);
+  add<Scope::engine>(&space.health->read_errors[device], 1u);
   if (status == Status::device_failed) (void)lose_device(space, device);
 }
 

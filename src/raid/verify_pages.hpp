@@ -110,7 +110,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& sp
     const u64 again = find_mismatches(g, space, index, copy, page, u64{1} << at);
     const bool stays =
         again != 0 && on_leader(g, [&] {
-          fence<Order::acq_rel, Scope::engine>();
+          fence<Order::acquire, Scope::engine>();
           const Vector16 after = load_shared_16(descriptor);
           return after.low == before.low && after.high == before.high && page_bit(chunk.bitmaps.committed, page + at);
         });

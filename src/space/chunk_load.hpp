@@ -361,8 +361,8 @@ GPU4FS_FN u64 derive_bitmaps(Group g, ChunkState& chunk) {
 GPU4FS_FN inline void add_to_counters(SpaceState& state, const ChunkState& chunk, u64 free_count, u64 used_count) {
   SpaceCounters& counters = counters_of(state, chunk);
   const u64 total = fetch_add<Order::relaxed, Scope::engine>(&counters.total, chunk.page_count) + chunk.page_count;
-  fetch_add<Order::relaxed, Scope::engine>(&counters.free, free_count);
-  fetch_add<Order::relaxed, Scope::engine>(&counters.used, used_count);
+  add<Scope::engine>(&counters.free, free_count);
+  add<Scope::engine>(&counters.used, used_count);
   // Chunks are loaded in parallel; the reserve grows with the total.
   const u64 kept_back = kept_back_pages(state, chunk.page_class, total);
   u64 found = load<Order::relaxed, Scope::engine>(&counters.emergency);

@@ -56,7 +56,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, SpaceState& state, raid::E
     if (logged) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
   }
   on_leader(g, [&] {
-    fetch_add<Order::relaxed, Scope::engine>(&counters_of(state, chunk).used, extent.page_count);
+    add<Scope::engine>(&counters_of(state, chunk).used, extent.page_count);
     mark_changed(chunk);
   });
 }
@@ -125,8 +125,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(SpaceState& state, raid::Ex
   const u32 before = fetch_sub<Order::relaxed, Scope::engine>(&chunk.free_pages, cost);
   GPU4FS_CHECK_GE(before & free_number_mask, cost);
   SpaceCounters& counters = counters_of(state, chunk);
-  fetch_sub<Order::relaxed, Scope::engine>(&counters.free, cost);
-  if ((before & counted_bit) != 0) fetch_sub<Order::relaxed, Scope::engine>(&counters.available, cost);
+  subtract<Scope::engine>(&counters.free, cost);
+  if ((before & counted_bit) != 0) subtract<Scope::engine>(&counters.available, cost);
   return Status::ok;
 }
 
@@ -148,14 +148,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(SpaceState& state, SpaceRequ
   if ((bits & frozen_bit) != 0) return 0;
   GPU4FS_CHECK((bits & counted_bit) != 0);
   SpaceCounters& counters = counters_of(state, chunk);
-  fetch_add<Order::relaxed, Scope::engine>(&counters.free, extent.page_count);
+  add<Scope::engine>(&counters.free, extent.page_count);
   // A command that has switched to another profile has no reservation for them.
   if (chunk.page_class != class_of(state, request)) {
     fetch_add<Order::release, Scope::engine>(&counters.available, extent.page_count);
     return 0;
   }
   GPU4FS_CHECK_EQ(state.space.page_cost[chunk.page_class], 1u);
-  fetch_add<Order::relaxed, Scope::engine>(&counters.reserved, extent.page_count);
+  add<Scope::engine>(&counters.reserved, extent.page_count);
   request.pages_reserved += extent.page_count;
   return extent.page_count;
 }
@@ -191,7 +191,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void count_freed(SpaceState& state, ChunkState&
   GPU4FS_CHECK_GE(used, u64{freed.count});
   // Pages of frozen chunks do not become available.
   const bool comes_back = freed.pending != 0 && !is_frozen(chunk);
-  if (comes_back) fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, freed.pending);
+  if (comes_back) add<Scope::engine>(&counters.freed_pending, freed.pending);
   give_to_everyone(state, chunk, freed.count - freed.pending);
 }
 

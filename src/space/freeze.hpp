@@ -103,12 +103,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(SpaceState& state, u32 inde
     const u32 taken = (value & counted_bit) != 0 ? free : 0;
     if (!detail::take_available(counters, taken, kept_back)) return Status::no_space;
     if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, free | frozen_bit)) {
-      fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free} + unbacked_pages_of(chunk));
+      subtract<Scope::engine>(&counters.free, u64{free} + unbacked_pages_of(chunk));
       break;
     }
     fetch_add<Order::release, Scope::engine>(&counters.available, u64{taken});
   }
-  fetch_sub<Order::relaxed, Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
+  subtract<Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
   return Status::ok;
 }
 
@@ -118,21 +118,21 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(SpaceState& state, u32 in
   raid::ChunkState& chunk = state.space.chunks[index];
   if (!is_frozen(chunk) || load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::ok;
   SpaceCounters& counters = counters_of(state, chunk);
-  fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
+  add<Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
   const bool counts = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
                       load<Order::acquire, Scope::engine>(&chunk.accessible) != 0;
-  fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{unbacked_pages_of(chunk)});
+  add<Scope::engine>(&counters.free, u64{unbacked_pages_of(chunk)});
   // Atomically: a command that ends meanwhile finds its chunk either frozen or counted.
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   for (;;) {
     const u32 free = value & free_number_mask;
-    fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{free});
+    add<Scope::engine>(&counters.free, u64{free});
     const u32 thawed = counts ? free | counted_bit : free;
     if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, thawed)) {
       if (counts) fetch_add<Order::release, Scope::engine>(&counters.available, u64{free});
       return Status::ok;
     }
-    fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free});
+    subtract<Scope::engine>(&counters.free, u64{free});
   }
 }
 

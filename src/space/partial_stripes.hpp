@@ -133,7 +133,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline PartialRow take_partial_row_of(SpaceState& stat
     if (count_maybe_stranded(chunk, stripe) != stranded) partial = PartialRow{Status::busy, index, 0, 0, 0};
   }
   const u32 count = partial.status == Status::ok ? popcount(partial.taken) : 0;
-  if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, count);
+  if (count != 0) subtract<Scope::engine>(&chunk.stranded_pages, count);
   const u32 before = fetch_sub<Order::acq_rel, Scope::engine>(word, stripe_held_bit + count);
   // If a worker stranded the last page meanwhile, it left this to us.
   if (before - stripe_held_bit - count == stripe.page_count) release_stripe(state, chunk, stripe);
@@ -270,7 +270,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_stranded_page(raid::ChunkState& ch
   const u32 before =
       fetch_sub<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[raid::stripe_of(chunk, page).index], 1u);
   GPU4FS_CHECK_GT(before, 0u);
-  fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, 1u);
+  subtract<Scope::engine>(&chunk.stranded_pages, 1u);
   return Status::ok;
 }
 

@@ -222,7 +222,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(SpaceState& state, SpaceRe
     if (!detail::count_accessible_chunks(state))
       return detail::explain_shortage(state, request, page_class, cost + kept_back);
   }
-  fetch_add<Order::relaxed, Scope::engine>(&counters.reserved, cost);
+  add<Scope::engine>(&counters.reserved, cost);
   return Status::ok;
 }
 

@@ -137,7 +137,7 @@ GPU4FS_FN inline void give_to_everyone(SpaceState& state, ChunkState& chunk, u32
   const u32 bits = return_claim(chunk, page_count);
   if ((bits & frozen_bit) != 0) return;
   SpaceCounters& counters = counters_of(state, chunk);
-  fetch_add<Order::relaxed, Scope::engine>(&counters.free, page_count);
+  add<Scope::engine>(&counters.free, page_count);
   if ((bits & counted_bit) != 0) fetch_add<Order::release, Scope::engine>(&counters.available, page_count);
 }
 

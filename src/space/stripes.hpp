@@ -64,7 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(SpaceState& state, ChunkState&
   for (u64 page = first; page < end;) {
     const raid::Stripe stripe = raid::stripe_of(chunk, page);
     const u32 here = static_cast<u32>(minimum(end, stripe.first + stripe.page_count) - page);
-    fetch_add<Order::relaxed, Scope::engine>(&chunk.stranded_pages, here);
+    add<Scope::engine>(&chunk.stranded_pages, here);
     const u32 before = fetch_add<Order::acq_rel, Scope::engine>(&chunk.stripe_stranded[stripe.index], here);
     GPU4FS_CHECK_LE((before & ~stripe_held_bit) + here, stripe.page_count);
     if (before + here == stripe.page_count) release_stripe(state, chunk, stripe);
@@ -182,7 +182,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void use_promise(SpaceState& state, SpaceReques
   GPU4FS_CHECK_LE(cost, promised);
   const u64 reserved = fetch_sub<Order::relaxed, Scope::engine>(&counters.reserved, promised);
   GPU4FS_CHECK_GE(reserved, promised);
-  fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{cost});
+  subtract<Scope::engine>(&counters.free, u64{cost});
   if (promised != cost) fetch_add<Order::release, Scope::engine>(&counters.available, promised - cost);
 }
 
@@ -300,8 +300,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_stripes_of(ChunkState& chunk, u64 firs
       store_shared_16(&chunk.descriptors[at], raid::make_descriptor(0, 0, format::page_flag_in_parity));
     }
     const u32 left = static_cast<u32>(stripe.page_count - (stop - page));
-    fetch_add<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[stripe.index], left);
-    fetch_add<Order::relaxed, Scope::engine>(&chunk.stranded_pages, left);
+    add<Scope::engine>(&chunk.stripe_stranded[stripe.index], left);
+    add<Scope::engine>(&chunk.stranded_pages, left);
     cost += stripe_cost(chunk, stripe);
     page = stop;
   }

@@ -241,8 +241,8 @@ GPU4FS_FN GPU4FS_NOINLINE void check_directory(Group g, const CheckTask& task, u
   walk_directory(g, task, directory, sums);
   const NameSums all = g.reduce(sums, [](const NameSums& a, const NameSums& b) { return add_names(a, b); });
   if (!g.leader()) return;
-  fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->names, all.names);
-  fetch_add<Order::relaxed, Scope::engine>(&tables.inodes[number].subdirectories, static_cast<u32>(all.subdirectories));
+  add<Scope::engine>(&task.sink.counts->names, all.names);
+  add<Scope::engine>(&tables.inodes[number].subdirectories, static_cast<u32>(all.subdirectories));
   const bool sound =
       all.problems == 0 && all.names == inode->entry_count && all.pages == tables.inodes[number].directory_pages;
   if (!sound) emit_record(task.sink, make_record(CheckKind::directory, number));

@@ -179,9 +179,9 @@ GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, Comman
     }
   }
   on_leader(g, [&] {
-    fetch_add<Order::relaxed, Scope::engine>(&sink.counts->verified, u64{popcount(wanted)});
+    add<Scope::engine>(&sink.counts->verified, u64{popcount(wanted)});
     if (damaged == 0) return;
-    fetch_add<Order::relaxed, Scope::engine>(&sink.counts->found, u64{popcount(damaged)});
+    add<Scope::engine>(&sink.counts->found, u64{popcount(damaged)});
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_old[page / 64], damaged);
   });
 }
@@ -204,7 +204,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_leaks_task(Group g, Engine& engine, Command
     store<Order::relaxed, Scope::system>(reinterpret_cast<u64*>(output) + i, leaked);
     found += popcount(leaked);
   }
-  if (found != 0) fetch_add<Order::relaxed, Scope::engine>(&sink.counts->found, found);
+  if (found != 0) add<Scope::engine>(&sink.counts->found, found);
 }
 
 }  // namespace detail

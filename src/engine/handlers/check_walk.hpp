@@ -88,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, 
                             (descriptor.flags & ~format::page_flag_known) != 0;
                    });
   if (g.leader()) {
-    fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->verified, u64{1});
+    add<Scope::engine>(&task.sink.counts->verified, u64{1});
     if (odd && task.reports_pages) emit_record(task.sink, record);
   }
   return {status == Status::ok, odd};
@@ -356,7 +356,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_inode(Group g, const CheckTask& task, const
   if (task.finds_owners) return;
   const CheckSums all = g.reduce(sums, [](const CheckSums& a, const CheckSums& b) { return add_sums(a, b); });
   if (!g.leader()) return;
-  fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->reached, all.reached);
+  add<Scope::engine>(&task.sink.counts->reached, all.reached);
   if (!fields_are_sound(file)) emit_record(task.sink, make_record(CheckKind::fields, file.number));
   if (all.pages != inode.page_count || !size_fits_content(file, all)) {
     emit_record(task.sink, make_record(CheckKind::summary, file.number, all.content, all.pages, all.content_end));

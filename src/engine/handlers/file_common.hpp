@@ -303,7 +303,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState
   return on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 0u);
     if (!is_past_deadline(c, now_monotonic_ns())) return Status::again;
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+    add<Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
     return Status::deadline_exceeded;
   });
 }

@@ -317,7 +317,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_rebuild(Group g, Engine& engine, CommandStat
   const raid::RebuildOutcome outcome = detail::rebuild_task_range(g, engine.fs.space, static_cast<u32>(command.inode),
                                                                   command.offset + begin, count, is_fresh);
   if (outcome.counts == 0) return;
-  on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&c.result, outcome.counts); });
+  on_leader(g, [&] { add<Scope::engine>(&c.result, outcome.counts); });
 }
 
 }  // namespace gpu4fs::engine

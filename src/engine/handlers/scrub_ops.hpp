@@ -178,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   on_leader(g, [&] {
     // Each task adds to the result. Neither half can overflow.
     const u64 counts = u64{popcount(wanted)} | u64{popcount(damaged)} << 32;
-    fetch_add<Order::relaxed, Scope::engine>(&c.result, counts);
+    add<Scope::engine>(&c.result, counts);
     if (records) detail::record_scrub(engine, command, chunk.base_address + page * page_size, count, damaged);
     if (damaged == 0) return;
     store<Order::relaxed, Scope::system>(reinterpret_cast<u64*>(output) + task, damaged);

@@ -81,7 +81,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u3
     }
     on_leader(g, [&] {
       detail::keep_generations(fs, frame);
-      fetch_add<Order::relaxed, Scope::engine>(&fs.inode_pages_given_back, u64{1});
+      add<Scope::engine>(&fs.inode_pages_given_back, u64{1});
     });
     remove_page(g, fs, op, detail::inode_file_ref(fs), {0, fs.pages.frames[frame].key.index()});
   }

@@ -251,7 +251,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation&
   *number = on_leader(g, [&] {
     if (op.claimed_inode == 0 && op.replay != nullptr) {
       op.claimed_inode = op.replay->number;
-      fetch_add<Order::relaxed, Scope::engine>(&detail::claimed_count(fs, op.claimed_inode), 1u);
+      add<Scope::engine>(&detail::claimed_count(fs, op.claimed_inode), 1u);
     }
     if (op.claimed_inode == 0) op.claimed_inode = detail::take_returned_inode(fs);
     if (op.claimed_inode == 0) shard.lock.lock();
@@ -265,7 +265,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation&
       const u32 position = count_trailing_zeros(shard.inode_mask);
       shard.inode_mask &= shard.inode_mask - 1;
       op.claimed_inode = shard.inode_batch + position;
-      fetch_add<Order::relaxed, Scope::engine>(&detail::claimed_count(fs, op.claimed_inode), 1u);
+      add<Scope::engine>(&detail::claimed_count(fs, op.claimed_inode), 1u);
     }
     shard.lock.unlock();
     return op.claimed_inode;
@@ -382,7 +382,7 @@ GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Ope
     inode.profile = values.profile;
     put_inode(ref.inode, inode);
     detail::mark_page(fs, op, inode_file, frame);
-    fetch_add<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
+    add<Scope::engine>(&fs.inode_used, u64{1});
     const u32 old = fetch_sub<Order::release, Scope::engine>(&detail::claimed_count(fs, number), 1u);
     GPU4FS_CHECK_GT(old, 0u);
   });

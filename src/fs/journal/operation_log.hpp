@@ -58,7 +58,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_log(Group g, FileSystem& fs, Operation&
     const u64 more = bytes - op.log_reserved;
     const u64 before = fetch_sub<Order::acquire, Scope::engine>(&fs.log.room, more);
     if (static_cast<i64>(before) < static_cast<i64>(more)) {
-      fetch_add<Order::relaxed, Scope::engine>(&fs.log.room, more);
+      add<Scope::engine>(&fs.log.room, more);
       return Status::retry_after_checkpoint;
     }
     op.log_reserved = bytes;
@@ -76,7 +76,7 @@ GPU4FS_FN inline const format::LogExtent* record_extents(const format::LogRecord
 // One rank.
 GPU4FS_FN inline void release_log(FileSystem& fs, Operation& op) {
   if (op.log_reserved == 0) return;
-  fetch_add<Order::relaxed, Scope::engine>(&fs.log.room, u64{op.log_reserved});
+  add<Scope::engine>(&fs.log.room, u64{op.log_reserved});
   op.log_reserved = 0;
 }
 
@@ -106,7 +106,7 @@ GPU4FS_FN inline u64 take_place(FileSystem& fs, u32 length) {
     gap = left < length ? left : 0;
   } while (!compare_exchange<Order::relaxed, Scope::engine>(&log.tail, lsn, lsn + gap + length));
   if (gap == 0) return lsn;
-  fetch_sub<Order::relaxed, Scope::engine>(&log.room, gap);
+  subtract<Scope::engine>(&log.room, gap);
   // Only the first 64 bytes of a filler have a meaning; its checksum covers these.
   format::LogRecord& filler = *record_at(log, lsn);
   __builtin_memset(&filler, 0, minimum<u64>(gap, sizeof(filler)));
@@ -229,7 +229,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op,
   } else {
     on_leader(g, [&] { record.flags = detail::log_flag_unfinished; });
   }
-  on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&log.named_pages, pages); });
+  on_leader(g, [&] { add<Scope::engine>(&log.named_pages, pages); });
   on_leader(g, [&] { store<Order::release, Scope::engine>(detail::ready_word(log, lsn), lsn); });
   return lsn;
 }

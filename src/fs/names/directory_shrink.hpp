@@ -204,7 +204,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
   remove_empty_map_pages(g, fs, op, dir, 1, last);
   on_leader(g, [&] {
     dir.inode->size_bytes = u64{last} * page_size;
-    fetch_add<Order::relaxed, Scope::engine>(&fs.directory_pages_given_back, u64{1});
+    add<Scope::engine>(&fs.directory_pages_given_back, u64{1});
   });
 }
 

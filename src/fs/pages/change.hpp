@@ -89,7 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
   table.free_lock.unlock();
   GPU4FS_CHECK_LT(position, table.staging_count);
   table.dirty_list[position] = frame;
-  if (f.address != 0) fetch_add<Order::relaxed, Scope::engine>(&fs.dirty.replacing, 1u);
+  if (f.address != 0) add<Scope::engine>(&fs.dirty.replacing, 1u);
   return true;
 }
 
@@ -292,7 +292,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& o
   if (address != 0) free_extent(Lane{}, fs, raid::Extent{address, 1, 0});
   if (frame != no_frame) {
     const bool is_new = address == 0 && load<Order::relaxed, Scope::engine>(&fs.pages.frames[frame].dirty) != 0;
-    if (is_new) fetch_add<Order::relaxed, Scope::engine>(&fs.dirty.replacing, 1u);
+    if (is_new) add<Scope::engine>(&fs.dirty.replacing, 1u);
     unlink_frame(fs.pages, frame);
     send_to_limbo(fs.pages, frame);
   }

@@ -173,7 +173,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reconstruct_page(Group g, const LogicalSpace& s
   g.sync();
   on_leader(g, [&] {
     row_lock(space, view).unlock();
-    if (found) fetch_add<Order::relaxed, Scope::engine>(&space.parity->reconstructed_count, u64{1});
+    if (found) add<Scope::engine>(&space.parity->reconstructed_count, u64{1});
   });
   return found ? Status::ok : reason;
 }

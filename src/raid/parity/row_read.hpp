@@ -202,7 +202,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space,
     }
   }
   detail::unlock_rows(g, space, batch, batch.rows);
-  if (g.leader() && made != 0) fetch_add<Order::relaxed, Scope::engine>(&space.parity->reconstructed_count, made);
+  if (g.leader() && made != 0) add<Scope::engine>(&space.parity->reconstructed_count, made);
   return done;
 }
 
