@@ -50,14 +50,36 @@ GPU4FS_FN PartialSums<count / 2> halve(Group g, const PartialSums<count>& sums, 
   return kept;
 }
 
+// What a rank needs of the secret, with the seed. Of a Lane only the seed.
+struct PageKeys {
+  u64 seed;
+  u64 words[5];
+  u64 scramble;
+  u64 merge;
+};
+
+// May be called before the page is there, so the loads of both are on their way together.
 template <class Group>
-GPU4FS_FN PartialSums<2 * page_block_count> sum_chunks(Group g, const PageRegisters<Group>& page, u64 seed) {
+GPU4FS_FN PageKeys page_keys(Group g, u64 seed) {
+  if constexpr (Group::size() == 1) {
+    return PageKeys{seed, {}, 0, 0};
+  } else {
+    const u32 pair = g.rank() % 4;
+    const u32 first_word = g.rank() / 4 + 2 * pair;
+    const u32 index = 2 * pair + g.rank() / 4 % 2;
+    return PageKeys{
+        seed,
+        {seeded_word(first_word, seed), seeded_word(first_word + 1, seed), seeded_word(first_word + 8, seed),
+         seeded_word(first_word + 9, seed), seeded_word(first_word + 10, seed)},
+        seeded_word(scramble_offset / 8 + index, seed),
+        seeded_bytes(merge_offset + 8 * index, seed)};
+  }
+}
+
+template <class Group>
+GPU4FS_FN PartialSums<2 * page_block_count> sum_chunks(Group g, const PageRegisters<Group>& page,
+                                                       const u64 (&keys)[5]) {
   const u32 stripe = g.rank() / 4;
-  const u32 pair = g.rank() % 4;
-  const u32 first_word = stripe + 2 * pair;
-  const u64 keys[5] = {seeded_word(first_word, seed), seeded_word(first_word + 1, seed),
-                       seeded_word(first_word + 8, seed), seeded_word(first_word + 9, seed),
-                       seeded_word(first_word + 10, seed)};
   static_assert(last_stripe_offset == 8 * 15 + 1);
   PartialSums<2 * page_block_count> sums{};
   GPU4FS_UNROLL
@@ -80,20 +102,17 @@ GPU4FS_FN PartialSums<2 * page_block_count> sum_chunks(Group g, const PageRegist
 
 // The hash of a page held in registers.
 template <class Group>
-GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, u64 seed) {
+GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, const xxh3::PageKeys& keys) {
   if constexpr (Group::size() == 1) {
 #if GPU4FS_X86_64
-    if (xxh3::has_avx2()) return xxh3::hash_page_avx2<false>(nullptr, page.page, seed);
+    if (xxh3::has_avx2()) return xxh3::hash_page_avx2<false>(nullptr, page.page, keys.seed);
 #endif
-    return xxh3::hash_long(page.page, page_size, seed);
+    return xxh3::hash_long(page.page, page_size, keys.seed);
   } else {
     const u32 pair = g.rank() % 4;
     const u32 parity = g.rank() / 4 % 2;
     const u32 index = 2 * pair + parity;
-    // The keys are loaded while the page may still be on its way.
-    const u64 scramble_key = xxh3::seeded_word(xxh3::scramble_offset / 8 + index, seed);
-    const u64 merge_key = xxh3::seeded_bytes(xxh3::merge_offset + 8 * index, seed);
-    const auto by_block = xxh3::halve(g, xxh3::sum_chunks(g, page, seed), 16);
+    const auto by_block = xxh3::halve(g, xxh3::sum_chunks(g, page, keys.words), 16);
     const auto by_parity = xxh3::halve(g, by_block, 8);
     // Rank r has the sum of block r / 8, accumulator `index`.
     const u64 sum = xxh3::halve(g, by_parity, 4).values[0];
@@ -101,14 +120,19 @@ GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, u64 seed
     GPU4FS_UNROLL
     for (u32 block = 0; block < xxh3::page_block_count; ++block) {
       accumulator += g.shuffle(sum, 8 * block + 4 * parity + pair);
-      if (block + 1 < xxh3::page_block_count) accumulator = xxh3::scramble(accumulator, scramble_key);
+      if (block + 1 < xxh3::page_block_count) accumulator = xxh3::scramble(accumulator, keys.scramble);
     }
-    const u64 mixed = accumulator ^ merge_key;
+    const u64 mixed = accumulator ^ keys.merge;
     u64 folded = xxh3::multiply_fold(mixed, g.shuffle_xor(mixed, 4));
     folded += g.shuffle_xor(folded, 1);
     folded += g.shuffle_xor(folded, 2);
     return xxh3::avalanche(page_size * xxh3::prime64_1 + folded);
   }
+}
+
+template <class Group>
+GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, u64 seed) {
+  return xxh3_registers(g, page, xxh3::page_keys(g, seed));
 }
 
 // The hash of the page at a 16-byte-aligned address.

@@ -196,7 +196,7 @@ struct WorkerState {
   u32 saw_descriptor;  // the last look at the rings saw a published descriptor
   u32 missed_token;    // the last look found such a ring, but another worker had its token
   u32 ran_tasks;       // in the last step
-  u32 looked_in_vain;  // the last look at the held ring saw nothing
+  u32 ring_is_quiet;   // the last look at the held ring saw at most one command
   WorkerViews* views;  // nullptr: WorkerMemory::views
 
   GPU4FS_FN static constexpr WorkerState make(u32 index) {

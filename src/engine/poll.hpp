@@ -14,6 +14,7 @@
 //   the leader decodes everything else and holds the token meanwhile: longer chains, upcall answers (take_chains.hpp).
 #pragma once
 
+#include "engine/poll/quiet_ring.hpp"
 #include "engine/poll/take_chains.hpp"
 #include "engine/poll/take_single.hpp"
 #include "engine/poll/take_unlocked.hpp"
@@ -30,8 +31,8 @@ GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 posi
   GPU4FS_CHECK_LE(count, Group::size());
   if (g.rank() < count) ring::write_bare_completion(session.ring, position + g.rank(), Status::ok, 0);
   on_leader(g, [&] {
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_completed, u64{count});
+    add<Scope::engine>(&engine.counters.commands_started, u64{count});
+    add<Scope::engine>(&engine.counters.commands_completed, u64{count});
     wake_client(session);
   });
   return Taken{no_command, 0, count, 1};
@@ -40,29 +41,26 @@ GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 posi
 template <class Group>
 inline constexpr u32 fetch_max = Group::size() == 1 ? 1 : cached_slot_max;
 
-// With the token. The token stays held if nothing was taken or Taken::keeps_token is set. Otherwise it is passed on. A
-// warp fetches up to eight descriptors at once at first. Afterwards it fetches twice as many as it found the last time.
-// So a quiet ring costs one descriptor's bytes on the bus, and a busy one few round trips.
+// With the token, after `batch` descriptors were fetched and staged. The token stays held if nothing was taken or
+// Taken::keeps_token is set. Otherwise it is passed on. A warp fetches up to eight descriptors at once at first.
+// Afterwards it fetches twice as many as it found the last time. So a busy ring costs few round trips.
 template <class Group>
-GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {
-  Session& session = engine.sessions[session_index];
-  WorkerMemory& memory = engine.worker_memory[worker.index];
-  const u32 batch = minimum(worker.fetch_count, fetch_max<Group>);
-  GPU4FS_TRACE_BEGIN();
-  const ring::FetchedDescriptors seen = ring::fetch_descriptors(g, session.ring, position, batch, memory.staging);
+GPU4FS_FN Taken take_fetched(Group g, Engine& engine, WorkerState& worker, const ring::FetchedDescriptors& seen,
+                             u32 batch) {
+  Session& session = engine.sessions[worker.held_session];
+  const u64 position = worker.held_position;
   const u32 found = minimum(count_trailing_zeros(u32{~seen.valid}), batch);
   // No command follows if fewer descriptors were there than requested. Hardly any follows if the last look saw nothing.
-  const bool is_quiet = found < batch || worker.looked_in_vain != 0;
-  worker.looked_in_vain = found == 0 ? 1 : 0;
+  const bool is_quiet = found < batch || worker.ring_is_quiet != 0;
+  worker.ring_is_quiet = is_quiet && found <= 1 ? 1 : 0;
   worker.fetch_count = minimum(maximum(2 * found, 1u), fetch_max<Group>);
   if (found == 0) return Taken{no_command, 0, 0, 0};
-  const u32 plain = minimum(count_trailing_zeros(u32{~seen.plain}), found);
   GPU4FS_TRACE_POINT(fetch);
+  const u32 plain = minimum(count_trailing_zeros(u32{~seen.plain}), found);
   if (plain != 0) return answer_plain(g, engine, session, position, plain);
   const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
   const u32 apart = count_trailing_zeros(other);
-  WorkerViews* const views = worker.views != nullptr ? worker.views : &memory.views;
-  const RingTurn turn{&session, &memory, views, session_index, is_quiet ? 1u : 0u, position};
+  const RingTurn turn = RingTurn::make(engine, worker, is_quiet);
   const u32 unlocked = minimum(count_trailing_zeros(u32{~seen.unlocked}), apart);
   if (unlocked != 0) {
     const Taken taken = take_unlocked(g, engine, turn, seen, unlocked);
@@ -75,9 +73,21 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
     GPU4FS_TRACE_POINT(slot);
     if (taken.consumed != 0) return taken;
   }
-  const Taken taken = take_chains(g, engine, worker, session_index, position);
+  const Taken taken = take_chains(g, engine, worker, worker.held_session, position);
   GPU4FS_TRACE_POINT(slot);
   return taken;
+}
+
+// With the token of worker.held_session, as take_fetched().
+template <class Group>
+GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker) {
+  Session& session = engine.sessions[worker.held_session];
+  WorkerMemory& memory = engine.worker_memory[worker.index];
+  const u32 batch = minimum(worker.fetch_count, fetch_max<Group>);
+  GPU4FS_TRACE_BEGIN();
+  const ring::FetchedDescriptors seen =
+      ring::fetch_descriptors(g, session.ring, worker.held_position, batch, memory.staging);
+  return take_fetched(g, engine, worker, seen, batch);
 }
 
 // Done before a look at a ring, because its token must not be held meanwhile. Leader only.
@@ -160,6 +170,20 @@ GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek)
   return choice;
 }
 
+// After a look at the held ring: passes the token on if that is due. Returns the command to run, or no_command.
+template <class Group>
+GPU4FS_FN u32 end_look(Group g, Engine& engine, WorkerState& worker, const Taken& taken) {
+  worker.held_position += taken.consumed;
+  const bool is_passed = taken.consumed != 0 && taken.keeps_token == 0;
+  if (!is_passed) {
+    if (worker.keeps_token != 0 && worker.held_polls < polls_per_token) return no_command;
+    on_leader(g, [&] { pass_token(engine.sessions[worker.held_session], worker.held_position); });
+  }
+  worker.session_cursor = worker.held_session + 1;
+  worker.held_session = session_max;
+  return taken.first_head;
+}
+
 }  // namespace detail
 
 // Takes commands from one ring and starts them. Returns the index of the first one, in phase `running`, which the
@@ -180,24 +204,13 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
     worker.held_session = choice.session;
     worker.held_position = choice.position;
     worker.held_polls = 0;
-    worker.looked_in_vain = 0;
+    worker.ring_is_quiet = 0;
     worker.fetch_count = detail::fetch_max<Group>;
   }
-  const u32 index = worker.held_session;
-  const detail::Taken taken = detail::take_from_ring(g, engine, worker, index, worker.held_position);
-  *found = taken.consumed != 0;
-  if (*found && taken.keeps_token == 0) {
-    worker.held_session = session_max;
-    worker.session_cursor = index + 1;
-    return taken.first_head;
-  }
-  worker.held_position += taken.consumed;
+  const detail::Taken taken = detail::take_from_ring(g, engine, worker);
   ++worker.held_polls;
-  if (keeps && worker.held_polls < detail::polls_per_token) return no_command;
-  on_leader(g, [&] { detail::pass_token(engine.sessions[index], worker.held_position); });
-  worker.held_session = session_max;
-  worker.session_cursor = index + 1;
-  return no_command;
+  *found = taken.consumed != 0;
+  return detail::end_look(g, engine, worker, taken);
 }
 
 }  // namespace gpu4fs::engine

@@ -12,11 +12,15 @@ namespace {
 constexpr u32 threads_per_block = 512;
 constexpr u32 warps_per_block = threads_per_block / warp_size;
 
+// The views of the block's workers. Statically declared memory may have at most 48 KiB.
+constexpr u32 views_bytes = warps_per_block * sizeof(WorkerViews);
+extern __shared__ __align__(16) u8 shared_views[];
+
 __global__ void __launch_bounds__(threads_per_block, 1) service_kernel(Engine* engine, ServiceLimits limits) {
   // Consecutive worker numbers are in different blocks. So the pollers, which have the first numbers, are spread over
   // the blocks.
   const u32 worker = (threadIdx.x / warp_size) * gridDim.x + blockIdx.x;
-  __shared__ WorkerViews views[warps_per_block];
+  WorkerViews* const views = reinterpret_cast<WorkerViews*>(shared_views);
   service_loop(Warp{}, *engine, worker, limits, &views[threadIdx.x / warp_size]);
 }
 
@@ -35,7 +39,10 @@ u32 service_workers_per_block() {
 }
 
 cudaError_t launch_service(Engine* engine, const ServiceLimits& limits, u32 block_count, cudaStream_t stream) {
-  service_kernel<<<block_count, threads_per_block, 0, stream>>>(engine, limits);
+  const cudaError_t error =
+      cudaFuncSetAttribute(service_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, views_bytes);
+  if (error != cudaSuccess) return error;
+  service_kernel<<<block_count, threads_per_block, views_bytes, stream>>>(engine, limits);
   return cudaGetLastError();
 }
 

@@ -36,6 +36,12 @@ GPU4FS_FN inline void decide_exit(Engine& engine, const ServiceLimits& limits, u
   store<Order::release, Scope::system>(&engine.service.exit_requested, 1u);
 }
 
+// In a kernel this is a function of its own, so the loop with the quiet ring inside has all registers.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool general_step(Group g, Engine& engine, WorkerState& worker) {
+  return worker_step(g, engine, worker);
+}
+
 }  // namespace detail
 
 // `views`: for the worker's use, preferably in shared memory. The initial contents do not matter.
@@ -51,20 +57,22 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   u32 idle_turns = 0;
   GPU4FS_TRACE_RESET();
   for (u32 turn = 1;; ++turn) {
-    const bool worked = worker_step(g, engine, worker);
+    // Then the turn has several looks at the ring.
+    const bool is_long = has_quiet_ring(worker);
+    const bool worked = is_long ? quiet_step(g, engine, worker) : detail::general_step(g, engine, worker);
     if (worked && (idle_turns != 0 || turn % 16 == 0)) {
       on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns()); });
     }
     idle_turns = worked ? 0 : idle_turns + 1;
     // After tasks the checks below are not skipped: a task may take a millisecond, and workers that have left are idle
     // while the last ones continue.
-    if (worked && turn % 16 != 0 && worker.ran_tasks == 0) continue;
+    if (worked && turn % 16 != 0 && worker.ran_tasks == 0 && !is_long) continue;
     if (worker_index == 0 && turn % 64 == 0) {
       worker_sweep(g, engine);
       on_leader(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
     }
     // A poller's turn is short, and this check costs as much as a turn.
-    const bool looks = worker.held_session == session_max || turn % 8 == 0 || worker.ran_tasks != 0;
+    const bool looks = worker.held_session == session_max || turn % 8 == 0 || worker.ran_tasks != 0 || is_long;
     if (looks && on_leader(g, [&] { return exit_is_requested(engine); })) break;
     if (worked) continue;
     // A poller with a ring is slowed by its look at the ring over the bus. The others back off.

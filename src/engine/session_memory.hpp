@@ -9,14 +9,9 @@
 
 namespace gpu4fs::engine {
 
-// The engine's pointer to [address, address + length) of a session. Status bad_address unless the range is inside one
-// of the session's buffers. Needs no leader, because buffers change only while no command of the session uses them.
-// Length 0 is valid anywhere in a buffer, including its end.
-GPU4FS_FN inline Status resolve_in(const Session& session, u64 address, u64 length, u8** pointer) {
+// The same as resolve_in(), for an address in a known buffer.
+GPU4FS_FN inline Status resolve_in_buffer(const SessionBuffer& buffer, u64 address, u64 length, u8** pointer) {
   *pointer = nullptr;
-  const u32 buffer_index = wire::ring_address_buffer(address);
-  if (buffer_index >= session_buffer_max) return Status::bad_address;
-  const SessionBuffer& buffer = session.buffers[buffer_index];
   const u64 offset = wire::ring_address_offset(address);
   if (buffer.base == nullptr || offset > buffer.length ||
       GPU4FS_MUTANT(session_bounds_ignored, length > buffer.length - offset, false)) {
@@ -24,6 +19,16 @@ GPU4FS_FN inline Status resolve_in(const Session& session, u64 address, u64 leng
   }
   *pointer = buffer.base + offset;
   return Status::ok;
+}
+
+// The engine's pointer to [address, address + length) of a session. Status bad_address unless the range is inside one
+// of the session's buffers. Needs no leader, because buffers change only while no command of the session uses them.
+// Length 0 is valid anywhere in a buffer, including its end.
+GPU4FS_FN inline Status resolve_in(const Session& session, u64 address, u64 length, u8** pointer) {
+  *pointer = nullptr;
+  const u32 buffer_index = wire::ring_address_buffer(address);
+  if (buffer_index >= session_buffer_max) return Status::bad_address;
+  return resolve_in_buffer(session.buffers[buffer_index], address, length, pointer);
 }
 
 // The same for the session of the command. Uniform.

@@ -61,7 +61,42 @@ GPU4FS_FN bool poller_step(Group g, Engine& engine, WorkerState& worker) {
   return step_from_queue(g, engine, worker) || step_from_board(g, engine, worker);
 }
 
+// After serve_quiet_ring(): takes what it has left, and looks for other work, as poller_step().
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool end_quiet_step(Group g, Engine& engine, WorkerState& worker, QuietEnd end,
+                                              ring::FetchedDescriptors& seen) {
+  bool found = end.answered != 0;
+  Taken taken{no_command, 0, 0, 0};
+  if (end.found != 0) {
+    ring::judge_units<1>(g, end.found, seen);
+    ring::stage_units(g, seen, end.found, engine.worker_memory[worker.index].staging);
+    // A single command was tried already.
+    if (end.found == 1) seen.unlocked = 0;
+    taken = take_fetched(g, engine, worker, seen, quiet_fetch);
+    found |= taken.consumed != 0;
+  }
+  const u32 index = end_look(g, engine, worker, taken);
+  if (index != no_command) run_command(g, engine, worker, Decision{Next::step, Status::ok, index, 0});
+  return step_from_queue(g, engine, worker) || step_from_board(g, engine, worker) || found;
+}
+
 }  // namespace detail
+
+// Whether the worker has a ring that showed at most one command. Then quiet_step() can be its next step. A worker that does
+// not keep tokens has no ring between its steps.
+GPU4FS_FN inline bool has_quiet_ring(const WorkerState& worker) {
+  return worker.keeps_token != 0 && worker.held_session != session_max && worker.ring_is_quiet != 0;
+}
+
+// Several looks at the worker's quiet ring, and one at other work, as worker_step(). For a warp. Collective.
+template <class Group>
+GPU4FS_FN bool quiet_step(Group g, Engine& engine, WorkerState& worker) {
+  ++worker.turn;
+  worker.ran_tasks = 0;
+  ring::FetchedDescriptors seen;
+  const detail::QuietEnd end = detail::serve_quiet_ring(g, engine, worker, &seen);
+  return detail::end_quiet_step(g, engine, worker, end, seen);
+}
 
 // Looks for one piece of work and executes it. True if there was some. Collective.
 template <class Group>

@@ -64,20 +64,20 @@ struct FetchedDescriptors {
 
 namespace detail {
 
-inline constexpr u32 unit_is_valid = 1u << 0;
-inline constexpr u32 unit_links = 1u << 1;
-inline constexpr u32 unit_is_plain = 1u << 2;
-inline constexpr u32 unit_answers = 1u << 3;
-inline constexpr u32 unit_is_unlocked = 1u << 4;
+inline constexpr u32 unit_links = 1u << 0;
+inline constexpr u32 unit_is_plain = 1u << 1;
+inline constexpr u32 unit_answers = 1u << 2;
+inline constexpr u32 unit_is_unlocked = 1u << 3;
 
-// The properties of a descriptor that unit number `unit` shows, as bits.
-GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence) {
-  if (GPU4FS_MUTANT(torn_descriptor_taken, vector_sequence(value) != sequence,
-                    unit == 0 && vector_sequence(value) != sequence)) {
-    return 0;
-  }
+GPU4FS_FN constexpr bool unit_is_valid(const Vector16& value, u32 unit, u32 sequence) {
+  return GPU4FS_MUTANT(torn_descriptor_taken, vector_sequence(value) == sequence,
+                       unit != 0 || vector_sequence(value) == sequence);
+}
+
+// The properties of a descriptor that unit number `unit`, which is valid, shows, as bits.
+GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit) {
   const u32 word = static_cast<u32>(value.high);
-  u32 facts = unit_is_valid;
+  u32 facts = 0;
   if (unit != 0 && (unit != 3 || value.low <= page_size) && (unit != 6 || word <= name_length_max)) {
     facts |= unit_is_unlocked;
   }
@@ -113,11 +113,12 @@ GPU4FS_FN constexpr u32 all_units(u32 unit_bits) {
 static_assert(first_units(0x01000100u) == 0b1010 && first_units(0x00010001u) == 0b0101);
 static_assert(all_units(0xff00ff7fu) == 0b1010);
 
-// The properties of up to four descriptors from those of a warp's units. Collective.
+// The properties of up to four descriptors, of which those in `valid` are valid, from those of a warp's units.
+// Collective.
 template <class Group>
-GPU4FS_FN FetchedDescriptors judge_row(Group g, u32 facts) {
+GPU4FS_FN FetchedDescriptors judge_row(Group g, u32 facts, u32 valid) {
   FetchedDescriptors row{};
-  row.valid = all_units(g.ballot((facts & unit_is_valid) != 0));
+  row.valid = valid;
   row.linked = row.valid & first_units(g.ballot((facts & unit_links) != 0));
   row.plain = row.valid & all_units(g.ballot((facts & unit_is_plain) != 0));
   row.answers = row.valid & first_units(g.ballot((facts & unit_answers) != 0));
@@ -138,13 +139,18 @@ GPU4FS_FN inline FetchedDescriptors fetch_alone(const EngineRing& ring, u64 posi
   for (u32 i = 0; i < count; ++i) {
     const u32 sequence = wire::ring_sequence(position + i, ring.depth_log2);
     const wire::RingDescriptor& descriptor = ring.descriptors[ring.slot(position + i)];
-    const u32 first = unit_facts(copy_unit(descriptor, destination[i], 0), 0, sequence);
-    u32 all = first;
+    u32 first = 0;
+    u32 all = ~0u;
+    bool is_valid = true;
     GPU4FS_UNROLL
-    for (u32 unit = 1; unit < units_per_descriptor; ++unit) {
-      all &= unit_facts(copy_unit(descriptor, destination[i], unit), unit, sequence);
+    for (u32 unit = 0; unit < units_per_descriptor; ++unit) {
+      const Vector16 value = copy_unit(descriptor, destination[i], unit);
+      const u32 facts = unit_facts(value, unit);
+      if (unit == 0) first = facts;
+      all &= facts;
+      is_valid = unit_is_valid(value, unit, sequence) && is_valid;
     }
-    if ((all & unit_is_valid) == 0) continue;
+    if (!is_valid) continue;
     fetched.valid |= 1u << i;
     if ((first & unit_links) != 0) fetched.linked |= 1u << i;
     if ((all & unit_is_plain) != 0) fetched.plain |= 1u << i;
@@ -156,44 +162,72 @@ GPU4FS_FN inline FetchedDescriptors fetch_alone(const EngineRing& ring, u64 posi
 
 }  // namespace detail
 
+// Reads the descriptors of positions [position, position + count), count <= fetch_row * rows, into registers, and
+// determines which of them are valid. For a warp. Collective.
+template <u32 rows, class Group>
+GPU4FS_FN FetchedDescriptors fetch_units(Group g, const EngineRing& ring, u64 position, u32 count) {
+  static_assert(Group::size() == fetch_row * units_per_descriptor && fetch_row * rows <= fetch_max);
+  FetchedDescriptors fetched{};
+  const u32 unit = g.rank() % units_per_descriptor;
+  // All rows are on their way before one is looked at.
+  GPU4FS_UNROLL
+  for (u32 row = 0; row < rows; ++row) {
+    const u32 i = row * fetch_row + g.rank() / units_per_descriptor;
+    if (i < count) fetched.units[row] = load_shared_16(&ring.descriptors[ring.slot(position + i)].units[unit]);
+  }
+  GPU4FS_UNROLL
+  for (u32 row = 0; row < rows; ++row) {
+    if (row * fetch_row >= count) break;
+    const u32 i = row * fetch_row + g.rank() / units_per_descriptor;
+    const u32 sequence = wire::ring_sequence(position + i, ring.depth_log2);
+    const bool is_valid = i < count && detail::unit_is_valid(fetched.units[row], unit, sequence);
+    fetched.valid |= detail::all_units(g.ballot(is_valid)) << row * fetch_row;
+  }
+  return fetched;
+}
+
+// Determines the other properties of the valid ones among the first `count` descriptors. Collective.
+template <u32 rows, class Group>
+GPU4FS_FN void judge_units(Group g, u32 count, FetchedDescriptors& fetched) {
+  GPU4FS_UNROLL
+  for (u32 row = 0; row < rows; ++row) {
+    if (row * fetch_row >= count) break;
+    const u32 facts = detail::unit_facts(fetched.units[row], g.rank() % units_per_descriptor);
+    const FetchedDescriptors seen = detail::judge_row(g, facts, fetched.valid >> row * fetch_row & 0xf);
+    fetched.linked |= seen.linked << row * fetch_row;
+    fetched.plain |= seen.plain << row * fetch_row;
+    fetched.answers |= seen.answers << row * fetch_row;
+    fetched.unlocked |= seen.unlocked << row * fetch_row;
+  }
+}
+
+// Copies the first `count` fetched descriptors to `destination` in engine memory. Collective.
+template <class Group>
+GPU4FS_FN void stage_units(Group g, const FetchedDescriptors& fetched, u32 count, wire::RingDescriptor* destination) {
+  GPU4FS_UNROLL
+  for (u32 row = 0; row < fetch_max / fetch_row; ++row) {
+    const u32 i = row * fetch_row + g.rank() / units_per_descriptor;
+    const Vector16& value = fetched.units[row];
+    if (i >= count) continue;
+    destination[i].units[g.rank() % units_per_descriptor] =
+        wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+  }
+  g.sync();
+}
+
 // Copies the descriptors of positions [position, position + count), count <= fetch_max, to `destination` in engine
 // memory, and determines their properties from the registers. The caller executes acquire_payload() before the payload
 // of a valid one is read. Collective.
 template <class Group>
 GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
                                                wire::RingDescriptor* destination) {
-  constexpr u32 rows = fetch_max / fetch_row;
-  static_assert(Group::size() == 1 || Group::size() == fetch_row * units_per_descriptor);
   GPU4FS_CHECK_LE(count, fetch_max);
   if constexpr (Group::size() == 1) {
     return detail::fetch_alone(ring, position, count, destination);
   } else {
-    FetchedDescriptors fetched{};
-    const u32 unit = g.rank() % units_per_descriptor;
-    // All rows are on their way before one is looked at.
-    GPU4FS_UNROLL
-    for (u32 row = 0; row < rows; ++row) {
-      const u32 i = row * fetch_row + g.rank() / units_per_descriptor;
-      if (i < count) fetched.units[row] = load_shared_16(&ring.descriptors[ring.slot(position + i)].units[unit]);
-    }
-    GPU4FS_UNROLL
-    for (u32 row = 0; row < rows; ++row) {
-      if (row * fetch_row >= count) break;
-      const u32 i = row * fetch_row + g.rank() / units_per_descriptor;
-      const Vector16& value = fetched.units[row];
-      u32 facts = 0;
-      if (i < count) {
-        destination[i].units[unit] = wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
-        facts = detail::unit_facts(value, unit, wire::ring_sequence(position + i, ring.depth_log2));
-      }
-      const FetchedDescriptors seen = detail::judge_row(g, facts);
-      fetched.valid |= seen.valid << row * fetch_row;
-      fetched.linked |= seen.linked << row * fetch_row;
-      fetched.plain |= seen.plain << row * fetch_row;
-      fetched.answers |= seen.answers << row * fetch_row;
-      fetched.unlocked |= seen.unlocked << row * fetch_row;
-    }
-    g.sync();
+    FetchedDescriptors fetched = fetch_units<fetch_max / fetch_row>(g, ring, position, count);
+    judge_units<fetch_max / fetch_row>(g, count, fetched);
+    stage_units(g, fetched, count, destination);
     return fetched;
   }
 }
@@ -206,7 +240,7 @@ GPU4FS_FN inline bool peek_descriptor(const EngineRing& ring, u64 position) {
 
 // After validation, before the first access to payload.
 GPU4FS_FN inline void acquire_payload() {
-  fence<Order::acq_rel, Scope::system>();
+  fence<Order::acquire, Scope::system>();
 }
 
 // For a command that wrote nothing for the client to read: any single rank.
@@ -219,7 +253,7 @@ GPU4FS_FN inline void write_bare_completion(const EngineRing& ring, u64 position
 
 // Leader only, after the g.sync() that follows the last write of the payload. `result` is 0 unless status is ok.
 GPU4FS_FN inline void write_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
-  fence<Order::acq_rel, Scope::system>();
+  fence<Order::release, Scope::system>();
   GPU4FS_TRACE_POINT(fence);
   write_bare_completion(ring, position, status, result);
 }

@@ -63,11 +63,12 @@ class Optimistic : public ::testing::Test {
     command.offset = offset;
     command.length = length;
     FreshViews fresh{};
+    engine::FilledViews filled{};
     buffer_.assign(page_size, untouched);
     const bool is_planned =
-        engine::plan_read(reader, command, buffer_.data(), plan, &fresh) == engine::PlannedRead::page;
-    engine::detail::remember(Lane{}, reader, fresh);
-    if (was_known != nullptr) *was_known = fresh.file.number == 0;
+        engine::plan_read(reader, command, buffer_.data(), plan, &fresh, &filled) == engine::PlannedRead::page;
+    engine::detail::remember(Lane{}, reader, fresh, filled);
+    if (was_known != nullptr) *was_known = !filled.has_file;
     return is_planned;
   }
   bool move(const ReadPlan& plan) {

@@ -22,6 +22,7 @@ struct Attempt {
   Status status;
   u64 result;
   ReadPlan read;
+  FilledViews filled;
 };
 
 GPU4FS_FN constexpr bool is_lookup(const wire::Command& command) {
@@ -30,27 +31,37 @@ GPU4FS_FN constexpr bool is_lookup(const wire::Command& command) {
 
 // Where a command's name and answer are in its session's memory.
 struct CommandPlaces {
-  const u8* name;  // of a lookup, otherwise nullptr
-  u8* answer;      // nullptr: not requested
-  bool are_good;   // false: the ordinary way finds the error
+  const u8* name;   // of a lookup, otherwise nullptr
+  u8* answer;       // nullptr: not requested
+  bool has_record;  // the answer is an AttributeRecord
+  bool are_good;    // false: the ordinary way finds the error
 };
 
-GPU4FS_FN inline CommandPlaces places_of(const Session& session, const wire::Command& command) {
-  CommandPlaces places{nullptr, nullptr, false};
+// As resolve_in(). The buffer that a session always has is in registers.
+GPU4FS_FN inline bool find_place(const RingTurn& turn, u64 address, u64 length, u8** pointer) {
+  const Status status = wire::ring_address_buffer(address) == 0
+                            ? resolve_in_buffer(turn.own_buffer, address, length, pointer)
+                            : resolve_in(*turn.session, address, length, pointer);
+  return status == Status::ok;
+}
+
+GPU4FS_FN inline CommandPlaces places_of(const RingTurn& turn, const wire::Command& command) {
+  CommandPlaces places{nullptr, nullptr, false, false};
   const bool has_name = is_lookup(command);
   if ((command.name_length != 0) != has_name) return places;
   if (command.flags != 0 && command.opcode != wire::Opcode::lookup_path) return places;
   u8* memory = nullptr;
   if (has_name) {
-    if (resolve_in(session, command.name, command.name_length, &memory) != Status::ok) return places;
+    if (!find_place(turn, command.name, command.name_length, &memory)) return places;
     places.name = memory;
   }
   const bool is_bytes = command.opcode == wire::Opcode::read || command.opcode == wire::Opcode::readlink;
   const u64 address = is_bytes ? command.data : command.output;
   const u64 length = is_bytes ? command.length : wire::output_bytes(command.opcode);
   if (is_bytes || (address != 0 && length != 0)) {
-    if (resolve_in(session, address, length, &places.answer) != Status::ok) return places;
+    if (!find_place(turn, address, length, &places.answer)) return places;
     if (!is_bytes && !is_aligned(places.answer, 16)) return places;
+    places.has_record = !is_bytes;
   }
   places.are_good = true;
   return places;
@@ -72,55 +83,101 @@ GPU4FS_FN void copy_names(Group g, WorkerViews& views, const wire::Command& own,
   g.sync();
 }
 
-// For a single rank, inside the step gate. `name`: of a lookup.
-GPU4FS_FN inline void attempt(const ReaderContext& reader, const wire::Command& command, const CommandPlaces& places,
-                              const u8* name, Attempt* own, FreshViews* fresh) {
-  bool is_answered = false;
-  own->result = command.inode;
+// One of the commands that a worker answers together.
+struct OwnCommand {
+  wire::Command command;
+  CommandPlaces places;
+};
+
+struct AloneAnswer {
+  bool is_answered;
+  Status status;
+  u64 result;
+};
+
+// Answers anything but a read of a file with its content in pages. For a single rank, inside the step gate. In a kernel
+// this is a function of its own, because reads do not need its registers. *answer: status ok and the command's inode.
+// A record is written to views.records[slot].
+GPU4FS_FN GPU4FS_NOINLINE inline void answer_alone(const ReaderContext& reader, const OwnCommand& own, u32 slot,
+                                                   AloneAnswer* answer) {
+  const wire::Command& command = own.command;
+  u8* const destination = own.places.answer;
+  format::AttributeRecord* const record = own.places.has_record ? &reader.views->records[slot] : nullptr;
   switch (command.opcode) {
     case wire::Opcode::read:
-      switch (plan_read(reader, command, places.answer, &own->read, fresh)) {
-        case PlannedRead::page:
-          own->result = own->read.to - own->read.from;
-          own->planned = Planned::page;
-          return;
-        case PlannedRead::in_inode:
-          is_answered = answer_inline_read(reader, command, places.answer, &own->result);
-          break;
-        default:
-          break;
-      }
+      answer->is_answered = answer_inline_read(reader, command, destination, &answer->result);
       break;
     case wire::Opcode::readlink:
-      is_answered = answer_readlink(reader, command, places.answer, &own->result);
+      answer->is_answered = answer_readlink(reader, command, destination, &answer->result);
       break;
     case wire::Opcode::access:
-      own->result = 0;
-      is_answered = answer_access(reader, command);
+      answer->result = 0;
+      answer->is_answered = answer_access(reader, command);
       break;
     case wire::Opcode::open:
-      is_answered = answer_open(reader, command, places.answer);
+      answer->is_answered = answer_open(reader, command, record);
       break;
     case wire::Opcode::getattr:
-      is_answered = answer_getattr(reader, command, places.answer);
+      answer->is_answered = answer_getattr(reader, command, record);
       break;
     default:
-      own->status = answer_lookup(reader, command, name, places.answer, &own->result);
-      is_answered = own->status != Status::busy;
+      answer->status = answer_lookup(reader, command, reader.views->names[slot], record, &answer->result);
+      answer->is_answered = answer->status != Status::busy;
       break;
   }
-  if (is_answered) own->planned = Planned::answered;
+}
+
+// For a single rank, inside the step gate. `slot`: its name and record in the views.
+GPU4FS_FN inline void attempt(const ReaderContext& reader, const OwnCommand& own, u32 slot, Attempt* result,
+                              FreshViews* fresh) {
+  PlannedRead kind = PlannedRead::in_inode;
+  if (own.command.opcode == wire::Opcode::read) {
+    kind = plan_read(reader, own.command, own.places.answer, &result->read, fresh, &result->filled);
+    if (kind == PlannedRead::page) {
+      result->result = result->read.to - result->read.from;
+      result->planned = Planned::page;
+    }
+  }
+  if (kind != PlannedRead::in_inode) return;
+  // Only copies are in memory, because their addresses are passed on.
+  const ReaderContext context = reader;
+  const OwnCommand copy = own;
+  AloneAnswer answer{false, Status::ok, own.command.inode};
+  answer_alone(context, copy, slot, &answer);
+  if (!answer.is_answered && context.known != nullptr && context.known->has_changed != 0) {
+    context.known->forget(Lane{}, context.era);
+    answer = {false, Status::ok, own.command.inode};
+    answer_alone(context, copy, slot, &answer);
+  }
+  if (!answer.is_answered) return;
+  result->status = answer.status;
+  result->result = answer.result;
+  result->planned = Planned::answered;
+}
+
+// Copies the records of the ranks in `wanted` from the views to their clients. Uniform.
+template <class Group>
+GPU4FS_FN void give_records(Group g, const WorkerViews& views, u8* destination, u32 wanted) {
+  g.sync();
+  for (u32 left = wanted; left != 0; left &= left - 1) {
+    const u32 rank = count_trailing_zeros(left);
+    u8* const to = g.shuffle(destination, rank);
+    const Vector16* const from = reinterpret_cast<const Vector16*>(&views.records[rank]);
+    for (u32 i = g.rank(); i < sizeof(format::AttributeRecord) / 16; i += Group::size()) {
+      store_stream_16(to + 16 * i, from[i]);
+    }
+  }
 }
 
 // Stores the views that the ranks have filled, one after the other. Uniform.
 template <class Group>
-GPU4FS_FN void remember(Group g, const ReaderContext& reader, const FreshViews& fresh) {
-  const bool has_file = fresh.file.number != 0;
-  const bool has_chunk = fresh.chunk.size_bytes != 0;
-  for (u32 left = g.ballot(has_file || has_chunk); left != 0; left &= left - 1) {
+GPU4FS_FN void remember(Group g, const ReaderContext& reader, const FreshViews& fresh, FilledViews filled) {
+  for (u32 left = g.ballot(filled.has_file || filled.has_chunk); left != 0; left &= left - 1) {
     if (g.rank() == count_trailing_zeros(left)) {
-      if (has_file) reader.views->file(fresh.file.number) = fresh.file;
-      if (has_chunk) reader.views->chunk(fresh.chunk.base_address >> reader.views->root.granule_shift) = fresh.chunk;
+      if (filled.has_file) reader.views->file(fresh.file.number) = fresh.file;
+      if (filled.has_chunk) {
+        reader.views->chunk(fresh.chunk.base_address >> reader.views->root.granule_shift) = fresh.chunk;
+      }
     }
     g.sync();
   }
@@ -162,34 +219,23 @@ GPU4FS_FN wire::Command own_command(Group g, const RingTurn& turn, const ring::F
   }
 }
 
-// Tries the turn's first `count` commands, whose units the ranks have. Returns the set of completed commands. Uniform.
-// In a kernel this is a function of its own, because polling does not need its registers.
+// Tries the commands in `wanted`; each rank has one of them. Returns the set of completed commands. Inside the step
+// gate. Uniform.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, const RingTurn& turn,
-                                                   const ring::FetchedDescriptors& seen, u32 count) {
-  const wire::Command own = own_command(g, turn, seen, count);
-  const u32 wanted = (1u << count) - 1;
-  GPU4FS_TRACE_POINT(slot);
-  WorkerViews& views = *turn.views;
-  if (views.root.pages.frames == nullptr) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
-  // Data of the session is read before the gate, because entering the gate empties a GPU's first-level cache.
-  const ring::EngineRing ring = turn.session->ring;
-  const bool is_trusted = turn.session->trusted != 0;
-  const CommandPlaces places = places_of(*turn.session, own);
-  copy_names(g, views, own, places.are_good ? places.name : nullptr, wanted);
-  GPU4FS_TRACE_POINT(name);
-  const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
-  if (!entered.is_inside) return 0;
-  GPU4FS_TRACE_POINT(gate);
-  const ReaderContext reader{&engine, turn.session, &views, entered.era, is_trusted};
+GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const RingTurn& turn, const OwnCommand& own,
+                                 u32 wanted) {
+  WorkerViews& views = *reader.views;
   Attempt mine{};
-  FreshViews fresh{};
-  if (places.are_good && g.rank() < count)
-    attempt(reader, own, places, views.names[g.rank() % unlocked_max], &mine, &fresh);
+  FreshViews fresh;
+  if (own.places.are_good && (wanted >> g.rank() & 1) != 0) {
+    attempt(reader, own, g.rank() % unlocked_max, &mine, &fresh);
+  }
   // A view is checked each time it is used.
-  remember(g, reader, fresh);
+  remember(g, reader, fresh, mine.filled);
   GPU4FS_TRACE_POINT(translate);
   u32 answered = g.ballot(mine.planned == Planned::answered);
+  const bool has_record = own.places.has_record && mine.planned == Planned::answered && mine.status == Status::ok;
+  give_records(g, views, own.places.answer, g.ballot(has_record));
   for (u32 left = g.ballot(mine.planned == Planned::page); left != 0; left &= left - 1) {
     const u32 rank = count_trailing_zeros(left);
     const ReadPlan plan = g.shuffle(mine.read, rank);
@@ -197,20 +243,43 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   }
   g.sync();
   GPU4FS_TRACE_POINT(transfer);
-  if (answered != 0) fence<Order::acq_rel, Scope::system>();
+  if (answered != 0) fence<Order::release, Scope::system>();
   GPU4FS_TRACE_POINT(fence);
   if ((answered >> g.rank() & 1) != 0) {
-    ring::write_bare_completion(ring, turn.position + g.rank(), mine.status, mine.result);
+    ring::write_bare_completion(turn.ring, turn.position + g.rank(), mine.status, mine.result);
   }
   GPU4FS_TRACE_POINT(completion);
   const u64 failed = popcount(g.ballot(mine.status != Status::ok) & answered);
+  if (answered == 0) return 0;
   on_leader(g, [&] {
-    leave(engine, engine.step_gate);
+    EngineCounters& counters = reader.engine->counters;
     const u64 completed = popcount(answered);
-    if (failed != 0) fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_failed, failed);
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_completed, completed);
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_optimistic, completed);
+    if (failed != 0) add<Scope::engine>(&counters.commands_failed, failed);
+    add<Scope::engine>(&counters.commands_completed, completed);
+    add<Scope::engine>(&counters.commands_optimistic, completed);
   });
+  return answered;
+}
+
+// Tries the turn's first `count` commands, whose units the ranks have. Returns the set of completed commands. Uniform.
+// In a kernel this is a function of its own, because polling does not need its registers.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, const RingTurn& turn,
+                                                   const ring::FetchedDescriptors& seen, u32 count) {
+  OwnCommand own{own_command(g, turn, seen, count), {}};
+  const u32 wanted = (1u << count) - 1;
+  GPU4FS_TRACE_POINT(slot);
+  WorkerViews& views = *turn.views;
+  if (views.root.pages.frames == nullptr) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
+  own.places = places_of(turn, own.command);
+  copy_names(g, views, own.command, own.places.are_good ? own.places.name : nullptr, wanted);
+  GPU4FS_TRACE_POINT(name);
+  const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
+  if (!entered.is_inside) return 0;
+  GPU4FS_TRACE_POINT(gate);
+  const ReaderContext reader{&engine, turn.session, &views, entered.era, turn.is_trusted, 0, nullptr};
+  const u32 answered = answer_inside_gate(g, reader, turn, own, wanted);
+  on_leader(g, [&] { leave(engine, engine.step_gate); });
   GPU4FS_TRACE_POINT(leave);
   return answered;
 }

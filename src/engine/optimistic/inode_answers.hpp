@@ -8,28 +8,17 @@
 
 namespace gpu4fs::engine {
 
-// Stores the attributes of an inode, of which `inode` is a checked copy, at `destination` unless that is nullptr.
-// `destination` is 16-byte aligned.
-GPU4FS_FN inline void store_attributes(u8* destination, u64 number, const format::Inode& inode) {
-  if (destination == nullptr) return;
-  format::AttributeRecord record{};
-  fs::describe_inode(number, inode, inode.access_time, &record);
-  static_assert(sizeof(record) % 16 == 0);
-  const u8* bytes = reinterpret_cast<const u8*>(&record);
-  GPU4FS_UNROLL
-  for (u32 at = 0; at < sizeof(record); at += 16) {
-    Vector16 chunk;
-    __builtin_memcpy(&chunk, bytes + at, sizeof(chunk));
-    store_stream_16(destination + at, chunk);
-  }
+// Writes the attributes of an inode, of which `inode` is a checked copy, to *record unless it is nullptr.
+GPU4FS_FN inline void describe(u64 number, const format::Inode& inode, format::AttributeRecord* record) {
+  if (record != nullptr) fs::describe_inode(number, inode, inode.access_time, record);
 }
 
 // A checked copy of an inode without its content. False: there is none.
 GPU4FS_FN inline bool copy_inode(const ReaderContext& reader, u64 number, format::Inode* copy) {
-  const InodeView view = view_inode(reader.views->root.pages, number);
+  const InodeView view = view_inode(reader, number);
   if (view.inode == nullptr) return false;
   *copy = copy_without_content(view);
-  return is_unchanged(*view.lock, view.version) && is_usable(*copy);
+  return is_unchanged(reader, view) && is_usable(*copy);
 }
 
 // Whether the inode surely allows the caller the `wanted` access with respect to rights, flags and the mount.
@@ -40,12 +29,13 @@ GPU4FS_FN inline bool surely_allows(const ReaderContext& reader, const format::I
   return surely_may(*reader.session, inode, wanted);
 }
 
-// getattr. The attributes are stored at `destination` unless it is nullptr.
-GPU4FS_FN inline bool answer_getattr(const ReaderContext& reader, const wire::Command& command, u8* destination) {
+// getattr. The attributes are written to *record unless it is nullptr.
+GPU4FS_FN inline bool answer_getattr(const ReaderContext& reader, const wire::Command& command,
+                                     format::AttributeRecord* record) {
   format::Inode inode;
   if (!copy_inode(reader, command.inode, &inode)) return false;
   GPU4FS_TRACE_POINT(inode);
-  store_attributes(destination, command.inode, inode);
+  describe(command.inode, inode, record);
   return true;
 }
 
@@ -56,9 +46,10 @@ GPU4FS_FN inline bool answer_access(const ReaderContext& reader, const wire::Com
          surely_allows(reader, inode, command.mode);
 }
 
-// open of an existing file. The attributes are stored at `destination` unless it is nullptr. Refusals are left to the
+// open of an existing file. The attributes are written to *record unless it is nullptr. Refusals are left to the
 // ordinary way.
-GPU4FS_FN inline bool answer_open(const ReaderContext& reader, const wire::Command& command, u8* destination) {
+GPU4FS_FN inline bool answer_open(const ReaderContext& reader, const wire::Command& command,
+                                  format::AttributeRecord* record) {
   format::Inode inode;
   if (!copy_inode(reader, command.inode, &inode)) return false;
   const u32 wanted = open_rights(command.mask);
@@ -66,7 +57,7 @@ GPU4FS_FN inline bool answer_open(const ReaderContext& reader, const wire::Comma
                                                  : fs::is_regular(inode.mode) && (command.mask & open_directory) == 0;
   if (!fits || !surely_allows(reader, inode, wanted)) return false;
   if ((command.mask & open_no_access_time) != 0 && !reader.is_trusted) return false;
-  store_attributes(destination, command.inode, inode);
+  describe(command.inode, inode, record);
   return true;
 }
 
@@ -76,7 +67,7 @@ namespace detail {
 GPU4FS_FN inline bool give_inline(const ReaderContext& reader, const InodeView& view, const format::Inode& inode,
                                   ByteRange range, u8* destination) {
   if (access_time_is_due(reader.engine->fs, inode, inode.access_time, now_stamp(*reader.engine))) return false;
-  if (!is_unchanged(*view.lock, view.version)) return false;
+  if (!is_unchanged(reader, view)) return false;
   GPU4FS_CHECK_LE(range.to, u32{format::inode_inline_capacity});
   const u8* const bytes = inode.inline_data();
   for (u32 i = range.from; i < range.to; ++i) destination[i - range.from] = bytes[i];
@@ -88,7 +79,7 @@ GPU4FS_FN inline bool give_inline(const ReaderContext& reader, const InodeView& 
 // read of a file with its content in the inode; *result: bytes.
 GPU4FS_FN GPU4FS_NOINLINE inline bool answer_inline_read(const ReaderContext& reader, const wire::Command& command,
                                                          u8* destination, u64* result) {
-  const InodeView view = view_inode(reader.views->root.pages, command.inode);
+  const InodeView view = view_inode(reader, command.inode);
   if (view.inode == nullptr) return false;
   const format::Inode inode = copy_with_content(view);
   if (!is_usable(inode) || !fs::is_regular(inode.mode) || !inode.is_inline()) return false;
@@ -102,7 +93,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool answer_inline_read(const ReaderContext& re
 // readlink of a target in the inode; *result: bytes.
 GPU4FS_FN GPU4FS_NOINLINE inline bool answer_readlink(const ReaderContext& reader, const wire::Command& command,
                                                       u8* destination, u64* result) {
-  const InodeView view = view_inode(reader.views->root.pages, command.inode);
+  const InodeView view = view_inode(reader, command.inode);
   if (view.inode == nullptr || command.length == 0) return false;
   const format::Inode inode = copy_with_content(view);
   if (!is_usable(inode) || !fs::is_symlink(inode.mode) || !inode.is_inline()) return false;

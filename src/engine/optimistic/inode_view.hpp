@@ -9,28 +9,67 @@
 
 namespace gpu4fs::engine {
 
-struct InodeView {
-  u64 number;
-  const format::Inode* inode;  // in its page; nullptr: not found, or a command is changing it
-  const CommandLock* lock;
-  u64 version;  // of the lock, loaded before any part of the inode
+// The context of a worker that has entered the step gate.
+struct ReaderContext {
+  Engine* engine;
+  const Session* session;
+  WorkerViews* views;
+  u64 era;  // of the step gate
+  bool is_trusted;
+  u64 read_ns = 0;               // of now_monotonic_ns(), shortly before; 0: the clock has not been read
+  KnownPlaces* known = nullptr;  // of this era; nullptr: several ranks read
+
+  GPU4FS_FN u64 now_ns() const { return read_ns != 0 ? read_ns : now_monotonic_ns(); }
 };
 
-// Views an inode that clients can name, if its page is resident. For a single rank, inside the step gate.
-GPU4FS_FN inline InodeView view_inode(const fs::PageRoot& pages, u64 number) {
+// The frame of a resident metadata page, or no_frame. For a single rank, inside the step gate.
+GPU4FS_FN inline u32 find_frame(const ReaderContext& reader, fs::PageKey key) {
+  const fs::PageRoot& pages = reader.views->root.pages;
+  if (reader.known != nullptr) {
+    const KnownPlaces::Page& known = reader.known->page(key);
+    if (known.frame_and_one != 0 && known.key == key) return known.frame_and_one - 1;
+  }
+  const u32 frame = fs::peek_frame(pages, key);
+  if (frame == fs::no_frame) return frame;
+  // Once in an era is enough: pages are evicted between eras.
+  fs::note_use(pages, frame);
+  if (reader.known != nullptr) reader.known->page(key) = {key, frame + 1, 0};
+  return frame;
+}
+
+// Looks at the lock of an inode that clients can name, if its page is resident. For a single rank, inside the step
+// gate.
+GPU4FS_FN inline InodeView look_at_inode(const ReaderContext& reader, u64 number) {
+  const fs::PageRoot& pages = reader.views->root.pages;
   InodeView view{number, nullptr, nullptr, 0};
   if (!is_file_number(number)) return view;
   const u64 page = number / format::inodes_per_page;
-  const u32 frame = fs::peek_frame(pages, fs::PageKey::make(format::inode_number_inode_file, 0, page));
+  const u32 frame = find_frame(reader, fs::PageKey::make(format::inode_number_inode_file, 0, page));
   if (frame == fs::no_frame) return view;
-  fs::note_use(pages, frame);
   const u32 position = static_cast<u32>(number % format::inodes_per_page);
   view.lock = &pages.inode_locks[u64{frame} * format::inodes_per_page + position];
   const LockSeen seen = look_at(*view.lock);
   if (!seen.is_quiet) return view;
   view.version = seen.version;
   view.inode = reinterpret_cast<const format::Inode*>(pages.data + u64{frame} * page_size) + position;
+  if (reader.known != nullptr) reader.known->inode(number) = view;
   return view;
+}
+
+// The same, or what an earlier look has found.
+GPU4FS_FN inline InodeView view_inode(const ReaderContext& reader, u64 number) {
+  if (reader.known != nullptr) {
+    const InodeView& known = reader.known->inode(number);
+    if (known.number == number && is_file_number(number)) return known;
+  }
+  return look_at_inode(reader, number);
+}
+
+// Whether the inode has still the version of the view, after all reads of this rank. If it has not, views are outdated.
+GPU4FS_FN inline bool is_unchanged(const ReaderContext& reader, const InodeView& view) {
+  const bool is_same = is_unchanged(*view.lock, view.version);
+  if (!is_same && reader.known != nullptr) reader.known->has_changed = 1;
+  return is_same;
 }
 
 // Copies the fields that the rules of inodes need. The slots after the first one and the inline content stay zero.

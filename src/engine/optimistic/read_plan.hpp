@@ -16,19 +16,10 @@
 
 namespace gpu4fs::engine {
 
-// The context of a worker that has entered the step gate.
-struct ReaderContext {
-  Engine* engine;
-  const Session* session;
-  WorkerViews* views;
-  u64 era;  // of the step gate
-  bool is_trusted;
-};
-
 struct ReadPlan {
   const u8* page;  // on its device; nullptr: the bytes are zeros
   u64 address;     // logical
-  u64 checksum;
+  const format::PageDescriptor* descriptor;
   u8* destination;
   u32 from;  // bytes [from, to) of the page
   u32 to;
@@ -44,8 +35,14 @@ enum class PlannedRead : u32 {
 
 // Views that a rank has filled and its worker may remember.
 struct FreshViews {
-  FileView file;    // number 0: none
-  ChunkView chunk;  // size_bytes 0: none
+  FileView file;
+  ChunkView chunk;
+};
+
+// Which of them are filled. They are apart because these stay in registers, while the views are in memory.
+struct FilledViews {
+  bool has_file;
+  bool has_chunk;
 };
 
 namespace detail {
@@ -69,7 +66,7 @@ GPU4FS_FN inline u64 fresh_until_ns(const Engine& engine, const format::Inode& i
 
 // Walks from the inode's slots down to the array with the slot that decides about `page`. False: not resident, or
 // damaged.
-GPU4FS_FN inline bool find_slots(const fs::PageRoot& pages, const format::Inode* inode, u32 height, u64 page,
+GPU4FS_FN inline bool find_slots(const ReaderContext& reader, const format::Inode* inode, u32 height, u64 page,
                                  FileView* view) {
   view->slots = inode->slots;
   view->slot_count = format::inode_slot_count;
@@ -83,10 +80,9 @@ GPU4FS_FN inline bool find_slots(const fs::PageRoot& pages, const format::Inode*
         load_racy_8(&view->slots[index - (view->first_page >> (format::slot_shift * view->level))].raw)};
     if (!fs::detail::slot_fits_level(pointer, view->level)) return false;
     if (!pointer.is_indirect()) break;
-    const u32 frame = fs::peek_frame(pages, fs::PageKey::make(view->number, view->level, index));
+    const u32 frame = find_frame(reader, fs::PageKey::make(view->number, view->level, index));
     if (frame == fs::no_frame) return false;
-    fs::note_use(pages, frame);
-    view->slots = reinterpret_cast<const format::BlockPointer*>(pages.data + u64{frame} * page_size);
+    view->slots = reinterpret_cast<const format::BlockPointer*>(reader.views->root.pages.data + u64{frame} * page_size);
     view->slot_count = format::slots_per_block;
     view->first_page = index << (format::slot_shift * view->level);
     --view->level;
@@ -94,18 +90,19 @@ GPU4FS_FN inline bool find_slots(const fs::PageRoot& pages, const format::Inode*
   return true;
 }
 
-// Views the file. *view is filled if the result is PlannedRead::page.
-GPU4FS_FN inline PlannedRead view_file(const ReaderContext& reader, const wire::Command& command, u64 now_ns,
-                                       FileView* view) {
-  const fs::PageRoot& pages = reader.views->root.pages;
-  const InodeView found = view_inode(pages, command.inode);
+// Views file `number` for a read of the page at `offset`. *view is filled if the result is PlannedRead::page. It is a
+// function of its own, as find_in_chunk() is, so a read that finds everything remembered does not save registers.
+GPU4FS_FN GPU4FS_NOINLINE inline PlannedRead view_file(const ReaderContext& reader, u64 number, u64 offset,
+                                                       FileView* view) {
+  const u64 now_ns = reader.now_ns();
+  const InodeView found = look_at_inode(reader, number);
   if (found.inode == nullptr) return PlannedRead::unusual;
   const format::Inode inode = copy_without_content(found);
   GPU4FS_TRACE_POINT(inode);
   if (!is_usable(inode) || !fs::is_regular(inode.mode)) return PlannedRead::unusual;
   if (inode.is_inline()) return PlannedRead::in_inode;
   if (!surely_may(*reader.session, inode, fs::may_read)) return PlannedRead::unusual;
-  view->number = command.inode;
+  view->number = number;
   view->era = reader.era;
   view->lock = found.lock;
   view->version = found.version;
@@ -113,8 +110,8 @@ GPU4FS_FN inline PlannedRead view_file(const ReaderContext& reader, const wire::
   view->fresh_until_ns = fresh_until_ns(*reader.engine, inode, now_ns);
   GPU4FS_TRACE_POINT(checks);
   if (view->fresh_until_ns == 0) return PlannedRead::unusual;
-  const u64 page = minimum(command.offset, inode.size_bytes) / page_size;
-  const bool is_found = find_slots(pages, found.inode, inode.height, page, view);
+  const u64 page = minimum(offset, inode.size_bytes) / page_size;
+  const bool is_found = find_slots(reader, found.inode, inode.height, page, view);
   GPU4FS_TRACE_POINT(map);
   return is_found ? PlannedRead::page : PlannedRead::unusual;
 }
@@ -122,37 +119,36 @@ GPU4FS_FN inline PlannedRead view_file(const ReaderContext& reader, const wire::
 // A page on a healthy device.
 struct FoundPage {
   const u8* memory;  // nullptr: not known for sure, or must not be accessed
-  u64 checksum;
-  ChunkView chunk;  // may be remembered; size_bytes 0: none
+  const format::PageDescriptor* descriptor;
 };
 
-// Finds a page in a chunk that is not remembered.
-GPU4FS_FN GPU4FS_NOINLINE inline FoundPage find_in_chunk(const raid::LogicalSpace& space, u64 address, u64 era) {
-  FoundPage found{};
+// Finds a page in a chunk that is not remembered. *has_view: *view may be remembered.
+GPU4FS_FN GPU4FS_NOINLINE inline bool find_in_chunk(const raid::LogicalSpace& space, u64 address, u64 era,
+                                                    FoundPage* found, ChunkView* view) {
   u32 index = raid::no_chunk;
-  if (!raid::is_plain(space) || raid::chunk_of(space, address, &index) != Status::ok) return found;
+  if (!raid::is_plain(space) || raid::chunk_of(space, address, &index) != Status::ok) return false;
   const raid::ChunkState& chunk = space.chunks[index];
   const u64 page = (address - chunk.base_address) >> page_shift;
-  if (page >= chunk.page_count) return found;
-  static_assert(offsetof(format::PageDescriptor, checksum) == 0);
-  found.checksum = load_shared_16(&chunk.descriptors[page]).low;
-  found.memory = raid::page_memory(space, {index, 0, page}, raid::preferred_copy(chunk, page));
+  if (page >= chunk.page_count) return false;
+  found->descriptor = &chunk.descriptors[page];
+  found->memory = raid::page_memory(space, {index, 0, page}, raid::preferred_copy(chunk, page));
   // Regions lose their memory only while no step runs, so no region does while the chunk is remembered.
   const bool is_whole = load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0;
-  if (chunk.level == format::RaidLevel::single && is_whole) {
-    const u8* const first = found.memory - page * page_size;
-    found.chunk = {era, chunk.base_address, chunk.page_count * page_size, first, chunk.descriptors};
-  }
-  return found;
+  if (chunk.level != format::RaidLevel::single || !is_whole) return false;
+  const u8* const first = found->memory - page * page_size;
+  *view = {era, chunk.base_address, chunk.page_count * page_size, first, chunk.descriptors};
+  return true;
 }
 
-GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address) {
+GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address, ChunkView* fresh, bool* is_fresh) {
   const ChunkView& chunk = reader.views->chunk(address >> reader.views->root.granule_shift);
   const u64 inside = address - chunk.base_address;
   if (is_of_era(chunk.era, reader) && inside < chunk.size_bytes) {
-    return {chunk.memory + inside, load_shared_16(&chunk.descriptors[inside / page_size]).low, {}};
+    return {chunk.memory + inside, &chunk.descriptors[inside / page_size]};
   }
-  return find_in_chunk(reader.engine->fs.space, address, reader.era);
+  FoundPage found{};
+  *is_fresh = find_in_chunk(reader.engine->fs.space, address, reader.era, &found, fresh);
+  return found;
 }
 
 GPU4FS_FN inline bool covers(const FileView& view, u64 page) {
@@ -167,43 +163,53 @@ GPU4FS_FN inline u64 failed_devices(const RootView& root) {
 }
 
 // Whether the remembered view of the file can be valid for this read. A changed file is viewed again.
-GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view,
-                               u64 now_ns) {
-  if (view.number != command.inode || !is_of_era(view.era, reader)) return false;
-  if (now_ns >= view.fresh_until_ns || !reader.is_trusted) return false;
-  if (!covers(view, minimum(command.offset, view.size_bytes) / page_size)) return false;
-  return load<Order::relaxed, Scope::engine>(&view.lock->version) == view.version;
+GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view) {
+  if (view.number != command.inode || !is_of_era(view.era, reader) || !reader.is_trusted) return false;
+  return covers(view, minimum(command.offset, view.size_bytes) / page_size) && reader.now_ns() < view.fresh_until_ns;
+}
+
+// The slot that decides about `page`, which the view covers.
+GPU4FS_FN inline format::BlockPointer slot_of(const FileView& view, u64 page) {
+  return {load_racy_8(&view.slots[(page - view.first_page) >> (format::slot_shift * view.level)].raw)};
 }
 
 }  // namespace detail
 
 // Plans the read if it is a usual one. `destination` is command.data. For a single rank, inside the step gate.
 GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::Command& command, u8* destination,
-                                       ReadPlan* plan, FreshViews* fresh) {
-  const u64 now_ns = now_monotonic_ns();
+                                       ReadPlan* plan, FreshViews* fresh, FilledViews* filled) {
   const u64 failed = detail::failed_devices(reader.views->root);
-  FileView view = reader.views->file(command.inode);
-  if (!detail::is_known(reader, command, view, now_ns)) {
-    const PlannedRead seen = detail::view_file(reader, command, now_ns, &view);
-    if (seen != PlannedRead::page) return seen;
-    fresh->file = view;
+  const FileView* view = &reader.views->file(command.inode);
+  format::BlockPointer pointer{};
+  // The slot and the version are loaded together.
+  bool is_known = detail::is_known(reader, command, *view);
+  if (is_known) {
+    const u64 version = load<Order::relaxed, Scope::engine>(&view->lock->version);
+    pointer = detail::slot_of(*view, minimum(command.offset, view->size_bytes) / page_size);
+    is_known = version == view->version;
   }
-  const u64 begin = minimum(command.offset, view.size_bytes);
-  const u64 length = minimum(command.length, view.size_bytes - begin);
+  if (!is_known) {
+    const ReaderContext copy = reader;  // only copies are in memory, because their addresses are passed on
+    const PlannedRead seen = detail::view_file(copy, command.inode, command.offset, &fresh->file);
+    if (seen != PlannedRead::page) return seen;
+    filled->has_file = true;
+    view = &fresh->file;
+    pointer = detail::slot_of(*view, minimum(command.offset, view->size_bytes) / page_size);
+  }
+  const u64 begin = minimum(command.offset, view->size_bytes);
+  const u64 length = minimum(command.length, view->size_bytes - begin);
   const u32 from = static_cast<u32>(begin % page_size);
   if (length > page_size - from) return PlannedRead::unusual;
-  *plan = {nullptr, 0, 0, destination, from, from + static_cast<u32>(length), view.lock, view.version};
+  *plan = {nullptr, 0, nullptr, destination, from, from + static_cast<u32>(length), view->lock, view->version};
   if (length == 0) return PlannedRead::page;
-  const u64 page = begin / page_size - view.first_page;
-  const u32 shift = format::slot_shift * view.level;
-  const format::BlockPointer pointer{load_racy_8(&view.slots[page >> shift].raw)};
-  if (!fs::detail::slot_fits_level(pointer, view.level) || pointer.is_indirect()) return PlannedRead::unusual;
+  if (!fs::detail::slot_fits_level(pointer, view->level) || pointer.is_indirect()) return PlannedRead::unusual;
   if (fs::detail::kind_of(pointer) != fs::MapKind::data) return PlannedRead::page;
-  plan->address = pointer.address() + (page & ((u64{1} << shift) - 1)) * page_size;
-  const detail::FoundPage found = detail::find_page(reader, plan->address);
+  const u64 page = begin / page_size - view->first_page;
+  const u64 mask = (u64{1} << format::slot_shift * view->level) - 1;
+  plan->address = pointer.address() + (page & mask) * page_size;
+  const detail::FoundPage found = detail::find_page(reader, plan->address, &fresh->chunk, &filled->has_chunk);
   plan->page = found.memory;
-  plan->checksum = found.checksum;
-  fresh->chunk = found.chunk;
+  plan->descriptor = found.descriptor;
   return found.memory != nullptr && failed == 0 ? PlannedRead::page : PlannedRead::unusual;
 }
 
@@ -216,12 +222,19 @@ GPU4FS_FN bool move_planned(Group g, const RootView& root, const ReadPlan& plan,
     fill_bytes(g, plan.destination, 0, plan.to - plan.from);
     return true;
   }
+  const bool verifies = root.data_checksums != 0;
+  // The checksum and the keys are on their way together with the page, the version while the page is hashed.
+  static_assert(offsetof(format::PageDescriptor, checksum) == 0);
+  const u64 checksum = load_shared_16(plan.descriptor).low;
+  const xxh3::PageKeys keys = xxh3::page_keys(g, plan.address);
   const PageRegisters<Group> page = load_racy_page(g, plan.page, lane_copy);
-  const bool matches = root.data_checksums == 0 || xxh3_registers(g, page, plan.address) == plan.checksum;
+  end_reading();
+  const detail::LockState lock = look_again(*plan.lock);
+  const bool matches = !verifies || xxh3_registers(g, page, keys) == checksum;
   bool is_late = GPU4FS_MUTANT(version_checked_late, false, true);  // a constant would have no mutant
-  if (!is_late && !g.all(is_unchanged(*plan.lock, plan.version) && matches)) return false;
+  if (!g.all((is_late || shows_version(lock, plan.version)) && matches)) return false;
   store_mostly_whole_page(g, page, plan.destination, {plan.from, plan.to});
-  return !is_late || g.all(is_unchanged(*plan.lock, plan.version) && matches);
+  return !is_late || g.all(is_unchanged(*plan.lock, plan.version));
 }
 
 }  // namespace gpu4fs::engine

@@ -60,8 +60,9 @@ GPU4FS_FN inline void end_reading() {
   fence<Order::acquire, Scope::engine>();
 }
 
-// After end_reading(): whether nobody has held the lock exclusively since its version was `version`.
-GPU4FS_FN inline bool has_version(const CommandLock& lock, u64 version) {
+// After end_reading(): the lock's state at that time. What it means is a matter of shows_version(), so the load may
+// take its time meanwhile.
+GPU4FS_FN inline detail::LockState look_again(const CommandLock& lock) {
   detail::LockState state{};
 #if GPU4FS_DEVICE_CODE
   const Vector16 both = load_shared_16(&lock);
@@ -71,7 +72,16 @@ GPU4FS_FN inline bool has_version(const CommandLock& lock, u64 version) {
   state.word = load<Order::acquire, Scope::engine>(&lock.word);
   state.version = load<Order::relaxed, Scope::engine>(&lock.version);
 #endif
+  return state;
+}
+
+// Whether nobody has held the lock exclusively since its version was `version`.
+GPU4FS_FN inline bool shows_version(const detail::LockState& state, u64 version) {
   return GPU4FS_MUTANT(version_unchecked, state.version == version && !state.is_held_exclusively(), true);
+}
+
+GPU4FS_FN inline bool has_version(const CommandLock& lock, u64 version) {
+  return shows_version(look_again(lock), version);
 }
 
 // Both steps for one lock. A rank of a group answers for its own reads.

@@ -8,7 +8,9 @@
 #pragma once
 
 #include "base/command_lock.hpp"
+#include "format/attribute_record_format.hpp"
 #include "format/chunk_format.hpp"
+#include "format/inode_format.hpp"
 #include "fs/fs_types.hpp"
 #include "raid/device_loss.hpp"
 #include "ring/ring.hpp"
@@ -38,6 +40,47 @@ struct ChunkView {
   const format::PageDescriptor* descriptors;
 };
 
+// An inode whose lock has been looked at.
+struct InodeView {
+  u64 number;
+  const format::Inode* inode;  // in its page; nullptr: not found, or a command is changing it
+  const CommandLock* lock;
+  u64 version;  // of the lock, loaded before any part of the inode
+};
+
+// Where pages and inodes were found in this era. An inode that has changed since is found out when its version is
+// checked at the end. For a worker that answers one command at a time: its leader alone reads and writes this.
+struct KnownPlaces {
+  static constexpr u32 page_count = 32;
+  static constexpr u32 inode_count = 32;
+  struct Page {
+    fs::PageKey key;
+    u32 frame_and_one;  // 0: none
+    u32 reserved;
+  };
+
+  u64 era;
+  u32 has_changed;  // 1: an inode had another version at the end
+  u32 reserved;
+  InodeView inodes[inode_count];  // number 0: none
+  Page pages[page_count];
+
+  GPU4FS_FN InodeView& inode(u64 number) { return inodes[number % inode_count]; }
+  GPU4FS_FN Page& page(fs::PageKey key) { return pages[(key.inode * 5 + key.level_and_index) % page_count]; }
+
+  // For a group.
+  template <class Group>
+  GPU4FS_FN void forget(Group g, u64 now_era) {
+    for (u32 i = g.rank(); i < inode_count; i += Group::size()) inodes[i].number = 0;
+    for (u32 i = g.rank(); i < page_count; i += Group::size()) pages[i].frame_and_one = 0;
+    if (g.leader()) {
+      era = now_era;
+      has_changed = 0;
+    }
+    g.sync();
+  }
+};
+
 inline constexpr u32 file_view_count = 8;
 inline constexpr u32 unlocked_max = ring::fetch_max;  // commands that a worker answers together
 inline constexpr u32 chunk_view_count = 4;
@@ -58,9 +101,12 @@ struct RootView {
 
 struct WorkerViews {
   RootView root;
+  wire::RingDescriptor descriptor;  // of a quiet ring's command
+  KnownPlaces known;
   FileView files[file_view_count];
   ChunkView chunks[chunk_view_count];
-  alignas(8) u8 names[unlocked_max][name_length_max + 1];  // of the current commands; clients cannot write here
+  alignas(16) format::AttributeRecord records[unlocked_max];  // answers of the current commands
+  alignas(8) u8 names[unlocked_max][name_length_max + 1];     // of the current commands; clients cannot write here
 
   GPU4FS_FN FileView& file(u64 number) { return files[number % file_view_count]; }
   // Indexed by granule of logical space.

@@ -51,14 +51,18 @@ namespace detail {
 GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, NameBytes name, SeenVersions* seen) {
   const NameSeen unknown{Status::busy, 0, 0};
   if (check_name(Lane{}, name) != Status::ok || is_dots(name) || seen->count + 1 >= walk_inodes_max) return unknown;
-  const InodeView view = view_inode(reader.views->root.pages, number);
+  const InodeView view = view_inode(reader, number);
   if (view.inode == nullptr) return unknown;
   const format::Inode directory = copy_without_content(view);
   if (!is_usable(directory) || !fs::is_directory(directory.mode)) return unknown;
   if (!surely_may(*reader.session, directory, fs::may_execute)) return unknown;
   seen->add(view);
+  GPU4FS_TRACE_POINT(inode);
   const fs::HashedName hashed = fs::make_name(reader.engine->fs, name.bytes, name.length);
-  return find_name(reader.views->root.pages, number, directory.size_bytes / page_size, hashed);
+  GPU4FS_TRACE_POINT(checks);
+  const NameSeen found = find_name(reader, number, directory.size_bytes / page_size, hashed);
+  GPU4FS_TRACE_POINT(walk);
+  return found;
 }
 
 }  // namespace detail
@@ -85,7 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& re
     if (is_unusual) result->status = Status::busy;
     if (is_end || is_unusual) break;
   }
-  const InodeView view = view_inode(reader.views->root.pages, current);
+  const InodeView view = view_inode(reader, current);
   if (result->status == Status::ok && view.inode != nullptr) {
     seen->add(view);
     result->inode = current;
@@ -95,21 +99,24 @@ GPU4FS_FN GPU4FS_NOINLINE inline void walk_without_locks(const ReaderContext& re
   result->status = Status::busy;
 }
 
-// lookup and lookup_path. `name` is a copy that the client cannot change. The attributes are stored at `destination`
-// unless it is nullptr. Status: ok; not_found; or busy: the ordinary way has to answer, and the client has seen
-// nothing.
+// lookup and lookup_path. `name` is a copy that the client cannot change. The attributes are written to *record unless
+// it is nullptr. Status: ok; not_found; or busy: the ordinary way has to answer.
 GPU4FS_FN GPU4FS_NOINLINE inline Status answer_lookup(const ReaderContext& reader, const wire::Command& command,
-                                                      const u8* name, u8* destination, u64* inode) {
+                                                      const u8* name, format::AttributeRecord* record, u64* inode) {
   const WalkNames names{name, command.name_length, command.opcode == wire::Opcode::lookup_path};
   const u64 start = names.is_path && name[0] == '/' ? format::inode_number_root : command.inode;
   SeenVersions seen;
   WalkResult walked;
   const bool follows = (command.flags & wire::command_flag_follow) != 0;
   walk_without_locks(reader, start, names, follows, &seen, &walked);
-  if (walked.status == Status::busy || !seen.are_unchanged()) return Status::busy;
+  if (walked.status == Status::busy) return Status::busy;
+  if (!seen.are_unchanged()) {
+    if (reader.known != nullptr) reader.known->has_changed = 1;
+    return Status::busy;
+  }
   if (walked.status != Status::ok) return walked.status;
   *inode = walked.inode;
-  store_attributes(destination, walked.inode, walked.found);
+  describe(walked.inode, walked.found, record);
   return Status::ok;
 }
 

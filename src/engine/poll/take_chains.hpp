@@ -81,9 +81,9 @@ GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const wire::
                                  const Chain& chain, u64 position, u32 head) {
   Session& session = engine.sessions[session_index];
   const u32 length = chain.end - chain.begin;
-  fetch_add<Order::relaxed, Scope::engine>(&engine.commands_active, length);
-  fetch_add<Order::relaxed, Scope::engine>(&session.in_flight, length);
-  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{length});
+  add<Scope::engine>(&engine.commands_active, length);
+  add<Scope::engine>(&session.in_flight, length);
+  add<Scope::engine>(&engine.counters.commands_started, u64{length});
   u32 at = head;
   for (u32 i = chain.begin; i < chain.end; ++i) {
     CommandState& c = engine.commands[at];

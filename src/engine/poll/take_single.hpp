@@ -26,9 +26,9 @@ GPU4FS_FN inline Grant grant_slots(Engine& engine, const RingTurn& turn, u32 wan
   const u32 count = minimum(wanted, memory.cached_slot_count);
   if (count == 0) return {0, 0};
   memory.cached_slot_count -= count;
-  fetch_add<Order::relaxed, Scope::engine>(&engine.commands_active, count);
-  fetch_add<Order::relaxed, Scope::engine>(&session.in_flight, count);
-  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
+  add<Scope::engine>(&engine.commands_active, count);
+  add<Scope::engine>(&session.in_flight, count);
+  add<Scope::engine>(&engine.counters.commands_started, u64{count});
   pass_token(session, turn.position + count);
   return {count, memory.cached_slot_count};
 }
@@ -61,7 +61,7 @@ GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, con
     const Status why = g.shuffle(own.status, i);
     on_leader(g, [&] {
       if ((malformed >> i & 1) != 0) reject(engine, *turn.session, turn.position + i, why);
-      fetch_sub<Order::relaxed, Scope::engine>(&turn.session->in_flight, 1u);
+      subtract<Scope::engine>(&turn.session->in_flight, 1u);
       release_slot(engine, *turn.memory, unused_slot);
     });
   }

@@ -9,8 +9,8 @@ namespace gpu4fs::engine::detail {
 // Whether another worker should look at the ring meanwhile.
 template <class Group>
 GPU4FS_FN bool more_follows(Group g, const Engine& engine, const RingTurn& turn, u32 wanted) {
-  if (engine.config.caches_slots != 0) return wanted > 1 || turn.is_quiet == 0;
-  return on_leader(g, [&] { return ring::peek_descriptor(turn.session->ring, turn.position + 1); });
+  if (engine.config.caches_slots != 0) return wanted > 1 || !turn.is_quiet;
+  return on_leader(g, [&] { return ring::peek_descriptor(turn.ring, turn.position + 1); });
 }
 
 // No fence is needed, because the token has been passed on before. A worker that is about to sleep sees the ring and
@@ -35,7 +35,7 @@ GPU4FS_FN Taken take_unlocked(Group g, Engine& engine, const RingTurn& turn, con
   if (grant.count != 0) return start_granted(g, engine, turn, grant, answered);
   if (answered == 0) return Taken{no_command, 0, 0, 0};
   on_leader(g, [&] {
-    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{1});
+    add<Scope::engine>(&engine.counters.commands_started, u64{1});
     wake_client(*turn.session);
   });
   GPU4FS_TRACE_POINT(claims);

@@ -6,7 +6,7 @@
 
 namespace gpu4fs::engine::detail {
 
-inline constexpr u32 polls_per_token = 64;
+inline constexpr u32 polls_per_token = 256;
 
 // Acquires nothing: for looks at many rings.
 GPU4FS_FN inline bool session_looks_open(const Session& session) {
@@ -36,11 +36,23 @@ struct Taken {
 // A look at a ring by a worker that has its token.
 struct RingTurn {
   Session* session;
-  WorkerMemory* memory;  // of the worker
-  WorkerViews* views;    // of the worker
+  ring::EngineRing ring;     // of the session
+  SessionBuffer own_buffer;  // of the session: buffer 0, which it keeps
+  WorkerMemory* memory;      // of the worker
+  WorkerViews* views;        // of the worker
   u32 session_index;
-  u32 is_quiet;  // of a kernel's worker: no command seems to follow
-  u64 position;  // of the first staged descriptor
+  bool is_trusted;  // of the session
+  bool is_quiet;    // of a kernel's worker: no command seems to follow
+  u64 position;     // of the first staged descriptor
+
+  GPU4FS_FN static RingTurn make(Engine& engine, const WorkerState& worker, bool is_quiet) {
+    Session& session = engine.sessions[worker.held_session];
+    WorkerMemory& memory = engine.worker_memory[worker.index];
+    WorkerViews* const views = worker.views != nullptr ? worker.views : &memory.views;
+    return {
+        &session, session.ring,        session.buffers[0], &memory, views, worker.held_session, session.trusted != 0,
+        is_quiet, worker.held_position};
+  }
 };
 
 GPU4FS_FN inline u32 session_room(const Session& session) {
@@ -51,7 +63,7 @@ GPU4FS_FN inline u32 session_room(const Session& session) {
 
 GPU4FS_FN inline void reject(Engine& engine, Session& session, u64 position, Status status) {
   ring::write_completion(session.ring, position, status, 0);
-  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.descriptors_rejected, u64{1});
+  add<Scope::engine>(&engine.counters.descriptors_rejected, u64{1});
 }
 
 }  // namespace gpu4fs::engine::detail

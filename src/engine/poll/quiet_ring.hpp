@@ -1,0 +1,108 @@
+// Serves a ring that shows at most one command at a time. The worker keeps the ring's token and stays inside the step
+// gate, so between a command's arrival and its answer there is neither of them. It looks at the gate once for each look
+// at the ring, and leaves when the gate is being closed.
+#pragma once
+
+#include "engine/optimistic/answer.hpp"
+#include "engine/poll/token.hpp"
+
+namespace gpu4fs::engine::detail {
+
+inline constexpr u32 quiet_polls = 64;
+// One to answer, and one that shows that the ring is no longer quiet.
+inline constexpr u32 quiet_fetch = 2;
+
+struct QuietEnd {
+  u32 answered;  // commands
+  u32 found;     // descriptors that wait for another way: the first ones of the last fetch
+};
+
+// The leader's command, from the units in registers. The other ranks have none.
+template <class Group>
+GPU4FS_FN wire::Command read_quiet(Group g, WorkerViews& views, const ring::FetchedDescriptors& seen) {
+  if (g.rank() < ring::units_per_descriptor) {
+    const Vector16& value = seen.units[0];
+    views.descriptor.units[g.rank()] =
+        wire::RingUnit{value.low, static_cast<u32>(value.high), ring::vector_sequence(value)};
+  }
+  g.sync();
+  return g.leader() ? wire::decode_command(views.descriptor) : wire::Command{};
+}
+
+GPU4FS_FN constexpr bool is_plain_noop(const wire::Command& command) {
+  return command.opcode == wire::Opcode::noop && command.flags == 0 && command.name_length == 0 && command.output == 0;
+}
+GPU4FS_FN constexpr bool may_need_no_lock(const wire::Command& command) {
+  return wire::is_in(wire::commands_without_locks, command.opcode) && command.length <= page_size &&
+         command.name_length <= name_length_max;
+}
+
+// Answers the only command that was found, or not. Inside the step gate. Uniform.
+template <class Group>
+GPU4FS_FN bool answer_quiet(Group g, const ReaderContext& reader, const RingTurn& turn,
+                            const ring::FetchedDescriptors& seen) {
+  OwnCommand own{read_quiet(g, *turn.views, seen), {}};
+  EngineCounters& counters = reader.engine->counters;
+  if (g.any(is_plain_noop(own.command))) {
+    if (g.leader()) {
+      ring::write_bare_completion(turn.ring, turn.position, Status::ok, 0);
+      add<Scope::engine>(&counters.commands_completed, u64{1});
+    }
+  } else {
+    if (may_need_no_lock(own.command)) own.places = places_of(turn, own.command);
+    GPU4FS_TRACE_POINT(slot);
+    copy_names(g, *turn.views, own.command, own.places.are_good ? own.places.name : nullptr, 1);
+    GPU4FS_TRACE_POINT(name);
+    if (answer_inside_gate(g, reader, turn, own, 1) == 0) return false;
+  }
+  if (g.leader()) {
+    add<Scope::engine>(&counters.commands_started, u64{1});
+    wake_client(*turn.session);
+  }
+  GPU4FS_TRACE_POINT(claims);
+  GPU4FS_TRACE_FLUSH(reader.engine->trace);
+  return true;
+}
+
+// Looks at the held ring some times and answers what it can. *seen: the last fetch, of quiet_fetch descriptors, if some
+// of them wait; only their validity is known. For a warp. Uniform.
+template <class Group>
+GPU4FS_FN QuietEnd serve_quiet_ring(Group g, Engine& engine, WorkerState& worker, ring::FetchedDescriptors* seen) {
+  RingTurn turn = RingTurn::make(engine, worker, true);
+  WorkerViews& views = *turn.views;
+  if (views.root.pages.frames == nullptr) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
+  g.sync();
+  const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
+  QuietEnd end{0, 0};
+  // Access times do not depend on the time that this function takes.
+  const ReaderContext reader{&engine,         turn.session,       &views,      entered.era,
+                             turn.is_trusted, now_monotonic_ns(), &views.known};
+  if (views.known.era != entered.era) views.known.forget(g, entered.era);
+  bool stays = entered.is_inside;
+  u32 polls = 0;
+  for (; stays && end.found == 0 && polls < quiet_polls; ++polls) {
+    GPU4FS_TRACE_BEGIN();
+    // The gate's word is on its way together with the descriptors.
+    const bool is_closing = is_closed(engine.step_gate);
+    const ring::FetchedDescriptors now = ring::fetch_units<1>(g, turn.ring, turn.position, quiet_fetch);
+    stays = !g.any(is_closing);
+    const u32 found = count_trailing_zeros(u32{~now.valid});
+    if (found == 0) continue;
+    GPU4FS_TRACE_POINT(fetch);
+    if (found == 1 && answer_quiet(g, reader, turn, now)) {
+      ++end.answered;
+      ++turn.position;
+      continue;
+    }
+    end.found = found;
+    *seen = now;
+  }
+  if (entered.is_inside) on_leader(g, [&] { leave(engine, engine.step_gate); });
+  worker.held_position = turn.position;
+  worker.held_polls += maximum(polls, 1u);
+  // While the gate is closed, the ring is served outside of it: the closer may wait for an answer from the server.
+  if (!stays) worker.ring_is_quiet = 0;
+  return end;
+}
+
+}  // namespace gpu4fs::engine::detail
