@@ -45,12 +45,14 @@ GPU4FS_FN inline CommandPlaces places_of(const Session& session, const wire::Com
     if (resolve_in(session, command.name, command.name_length, &memory) != Status::ok) return places;
     places.name = memory;
   }
-  const bool is_bytes = command.opcode == wire::Opcode::read || command.opcode == wire::Opcode::readlink;
-  const u64 address = is_bytes ? command.data : command.output;
-  const u64 length = is_bytes ? command.length : wire::output_bytes(command.opcode);
-  if (is_bytes || (address != 0 && length != 0)) {
-    if (resolve_in(session, address, length, &places.answer) != Status::ok) return places;
-    if (!is_bytes && !is_aligned(places.answer, 16)) return places;
+  // Also of commands that store nothing there, as by the ordinary way.
+  const u32 output_length = wire::output_bytes(command.opcode);
+  if (command.output != 0 && output_length != 0) {
+    if (resolve_in(session, command.output, output_length, &places.answer) != Status::ok) return places;
+    if (!is_aligned(places.answer, 16)) return places;
+  }
+  if (command.opcode == wire::Opcode::read || command.opcode == wire::Opcode::readlink) {
+    if (resolve_in(session, command.data, command.length, &places.answer) != Status::ok) return places;
   }
   places.are_good = true;
   return places;
