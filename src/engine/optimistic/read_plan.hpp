@@ -166,6 +166,13 @@ GPU4FS_FN inline u64 failed_devices(const RootView& root) {
   return load<Order::relaxed, Scope::engine>(root.failed_devices);
 }
 
+// The slot of a view that decides about the byte at `offset`, which the view covers. A slot of other pages may be an
+// indirect one, below which there is another array.
+GPU4FS_FN inline format::BlockPointer slot_over(const FileView& view, u64 offset) {
+  const u64 page = minimum(offset, view.size_bytes) / page_size - view.first_page;
+  return {load_racy_8(&view.slots[page >> (format::slot_shift * view.level)].raw)};
+}
+
 // Whether the remembered view of the file can be valid for this read. A changed file is viewed again.
 GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view,
                                u64 now_ns) {
@@ -183,10 +190,13 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::
   const u64 now_ns = now_monotonic_ns();
   const u64 failed = detail::failed_devices(reader.views->root);
   FileView view = reader.views->file(command.inode);
-  if (!detail::is_known(reader, command, view, now_ns)) {
+  format::BlockPointer pointer = format::BlockPointer::indirect(0);
+  if (detail::is_known(reader, command, view, now_ns)) pointer = detail::slot_over(view, command.offset);
+  if (pointer.is_indirect()) {
     const PlannedRead seen = detail::view_file(reader, command, now_ns, &view);
     if (seen != PlannedRead::page) return seen;
     fresh->file = view;
+    pointer = detail::slot_over(view, command.offset);
   }
   const u64 begin = minimum(command.offset, view.size_bytes);
   const u64 length = minimum(command.length, view.size_bytes - begin);
@@ -196,7 +206,6 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::
   if (length == 0) return PlannedRead::page;
   const u64 page = begin / page_size - view.first_page;
   const u32 shift = format::slot_shift * view.level;
-  const format::BlockPointer pointer{load_racy_8(&view.slots[page >> shift].raw)};
   if (!fs::detail::slot_fits_level(pointer, view.level) || pointer.is_indirect()) return PlannedRead::unusual;
   if (fs::detail::kind_of(pointer) != fs::MapKind::data) return PlannedRead::page;
   plan->address = pointer.address() + (page & ((u64{1} << shift) - 1)) * page_size;
