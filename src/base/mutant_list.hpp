@@ -64,6 +64,8 @@
   X(version_unchecked, engine, "Optimistic.*", "A read without a lock is answered though the file has changed.")      \
   X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
+  X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \
+    "With strict access times a read is not noted, because one at the same time was.")                                \
   X(writers_share, engine, "CommandLockTest.*", "A writer gets a lock that readers hold.")                            \
   X(lock_not_handed_over, engine, "CommandLockTest.HandOverIsFirstInFirstOut",                                        \
     "Whoever waits for a lock waits for ever.")                                                                       \

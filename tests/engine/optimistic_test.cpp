@@ -299,6 +299,23 @@ TEST_F(Optimistic, AccessTimesAreKept) {
   EXPECT_EQ(optimistic_count(), before + 1);
 }
 
+// Every read is noted, so none of them may rely on what another one saw. The reads here need not be noted, because the
+// pool is not written.
+TEST_F(Optimistic, StrictAccessTimesAreNotRemembered) {
+  const u64 inode = make_file("a", 7, 4);
+  engine_.fs().access_time_mode = fs::AccessTimeMode::strict;
+  ReadPlan read{};
+  EXPECT_FALSE(plan(inode, 0, page_size, &read)) << "due";
+  engine_.fs().read_only = 1;
+  for (u32 i = 0; i < 2; ++i) {
+    bool was_known = true;
+    EXPECT_TRUE(plan(inode, 0, page_size, &read, &was_known));
+    EXPECT_FALSE(was_known);
+  }
+  engine_.fs().read_only = 0;
+  engine_.fs().access_time_mode = fs::AccessTimeMode::relative;
+}
+
 // Names of a directory with subdirectories.
 class OptimisticNames : public ::testing::Test {
  protected:
