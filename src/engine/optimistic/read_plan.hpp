@@ -176,7 +176,8 @@ GPU4FS_FN inline format::BlockPointer slot_over(const FileView& view, u64 offset
 GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view,
                                u64 now_ns) {
   if (view.number != command.inode || !is_of_era(view.era, reader)) return false;
-  if (now_ns >= view.fresh_until_ns || !reader.is_trusted) return false;
+  // A view says nothing about the rights of a user.
+  if (now_ns >= view.fresh_until_ns || GPU4FS_MUTANT(rights_remembered, !reader.is_trusted, false)) return false;
   if (!covers(view, minimum(command.offset, view.size_bytes) / page_size)) return false;
   return load<Order::relaxed, Scope::engine>(&view.lock->version) == view.version;
 }
