@@ -151,7 +151,7 @@ TEST_F(Optimistic, EveryCommandThatChangesAFileIsNoticed) {
   record.size_bytes = 3 * page_size;
   record.mode = 0100640;
   const auto expect_ok = [](const ring::Completion& done) { EXPECT_EQ(done.status, Status::ok); };
-  const std::function<void()> changes[] = {
+  const std::function<void()> changes_of_files[] = {
       [&] { expect_ok(client_.copy_range(source, 0, inode, 0, 2 * page_size)); },
       [&] { expect_ok(client_.setattr(inode, format::set_mode, record)); },
       [&] { expect_ok(client_.setattr(inode, format::set_size, record)); },
@@ -165,7 +165,7 @@ TEST_F(Optimistic, EveryCommandThatChangesAFileIsNoticed) {
       [&] { expect_ok(names.unlink(root, "a")); },
       [&] { expect_ok(client_.reclaim(inode)); },
   };
-  for (const std::function<void()>& change : changes) {
+  for (const std::function<void()>& change : changes_of_files) {
     EXPECT_EQ(client_.read(inode, 0, 2 * page_size).status, Status::ok) << "settles the access time";
     expect_refused_after(inode, change);
   }
