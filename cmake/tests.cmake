@@ -118,7 +118,7 @@ file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true
   RELATIVE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/*)
 foreach(folder IN LISTS test_folders)
   set(path ${PROJECT_SOURCE_DIR}/tests/${folder})
-  if(NOT IS_DIRECTORY ${path} OR folder MATCHES "^(support|gpu)$")
+  if(NOT IS_DIRECTORY ${path} OR folder MATCHES "^(support|gpu|trace)$")
     continue()
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${path}/*_test.cpp)
@@ -165,6 +165,19 @@ if(gpu4fs_system_sources)
     # Not of the program itself, whose sources would wait for everything that gpu4fs links.
     add_dependencies(gpu4fs_tests gpu4fs gpu4fs-bench)
   endif()
+endif()
+
+# The engine with GPU4FS_TRACE, compiled here and with -O0, because no other build has it.
+if(NOT GPU4FS_SANITIZE AND NOT GPU4FS_MUTANTS)
+  file(GLOB trace_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/trace/*_test.cpp)
+  gpu4fs_add_test_program(gpu4fs_trace_test ${trace_sources}
+    ${PROJECT_SOURCE_DIR}/src/engine/engine_build.cpp ${PROJECT_SOURCE_DIR}/src/engine/engine_cpu.cpp
+    ${PROJECT_SOURCE_DIR}/src/engine/engine_host.cpp)
+  set_target_properties(gpu4fs_trace_test PROPERTIES UNITY_BUILD OFF DISABLE_PRECOMPILE_HEADERS ON)
+  target_compile_definitions(gpu4fs_trace_test PRIVATE GPU4FS_TRACE=1)
+  target_compile_options(gpu4fs_trace_test PRIVATE -O0)
+  target_link_libraries(gpu4fs_trace_test PRIVATE gpu4fs_fs gpu4fs_ring gpu4fs_pool)
+  gpu4fs_register_test(trace unit $<TARGET_FILE:gpu4fs_trace_test>)
 endif()
 
 # A few mutants in each run, different ones each time; make mutants runs all (tests/mutants).

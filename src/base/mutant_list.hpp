@@ -64,6 +64,14 @@
   X(version_unchecked, engine, "Optimistic.*", "A read without a lock is answered though the file has changed.")      \
   X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
+  X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \
+    "With strict access times a read is not noted, because one at the same time was.")                                \
+  X(walk_checks_its_end_alone, engine, "OptimisticNames.*", "A path is found that never existed.")                    \
+  X(walk_needs_no_rights, engine, "OptimisticNames.*:OptimisticRights.*",                                             \
+    "Everybody finds names in a closed directory.")                                                                   \
+  X(access_list_overlooked, engine, "OptimisticRights.*", "A list of rights that denies is not read.")                \
+  X(rights_remembered, engine, "OptimisticRightsOfSessions.*",                                                        \
+    "A file is read because somebody else may read it.")                                                              \
   X(writers_share, engine, "CommandLockTest.*", "A writer gets a lock that readers hold.")                            \
   X(lock_not_handed_over, engine, "CommandLockTest.HandOverIsFirstInFirstOut",                                        \
     "Whoever waits for a lock waits for ever.")                                                                       \

@@ -144,6 +144,49 @@ TEST_F(Optimistic, WhatWasCutOffOrPunchedIsNotGivenOut) {
                        [&] { EXPECT_EQ(client_.fallocate(other, punch_hole, 0, page_size).status, Status::ok); });
 }
 
+TEST_F(Optimistic, EveryCommandThatChangesAFileIsNoticed) {
+  const u64 inode = make_file("a", 7, 4);
+  const u64 source = make_file("source", 8, 4);
+  NameClient names(engine_);
+  format::AttributeRecord record{};
+  record.size_bytes = 3 * page_size;
+  record.mode = 0100640;
+  const auto expect_ok = [](const ring::Completion& done) { EXPECT_EQ(done.status, Status::ok); };
+  const std::function<void()> changes_of_files[] = {
+      [&] { expect_ok(client_.copy_range(source, 0, inode, 0, 2 * page_size)); },
+      [&] { expect_ok(client_.setattr(inode, format::set_mode, record)); },
+      [&] { expect_ok(client_.setattr(inode, format::set_size, record)); },
+      [&] { expect_ok(client_.fallocate(inode, 0, 8 * page_size, page_size)); },
+      [&] { expect_ok(client_.fallocate(inode, 0x10, page_size, page_size)); },  // FALLOC_FL_ZERO_RANGE
+      [&] { expect_ok(names.set_attribute(inode, "user.x", "value")); },
+      [&] { expect_ok(names.remove_attribute(inode, "user.x")); },
+      [&] { expect_ok(names.link(inode, root, "b")); },
+      [&] { expect_ok(names.rename(root, "b", root, "c")); },
+      [&] { expect_ok(names.unlink(root, "c")); },
+      [&] { expect_ok(names.unlink(root, "a")); },
+      [&] { expect_ok(client_.reclaim(inode)); },
+  };
+  for (const std::function<void()>& change : changes_of_files) {
+    EXPECT_EQ(client_.read(inode, 0, 2 * page_size).status, Status::ok) << "settles the access time";
+    expect_refused_after(inode, change);
+  }
+}
+
+// It writes the metadata elsewhere, but the pages in memory stay where they are.
+TEST_F(Optimistic, ACheckpointDoesNotMatter) {
+  const u64 inode = make_file("a", 7, 9);
+  ReadPlan read{};
+  ASSERT_TRUE(plan(inode, 8 * page_size, page_size, &read));
+  EXPECT_EQ(client_.checkpoint().status, Status::ok);
+  EXPECT_TRUE(move(read));
+  EXPECT_TRUE(buffer_is(7));
+  bool was_known = false;
+  ASSERT_TRUE(plan(inode, 7 * page_size, page_size, &read, &was_known));
+  EXPECT_TRUE(was_known);
+  EXPECT_TRUE(move(read));
+  EXPECT_TRUE(buffer_is(7));
+}
+
 // Its pages may be another file's by then, with checksums that match.
 TEST_F(Optimistic, PagesThatAnotherFileGotAreNotGivenOut) {
   const u64 inode = make_file("a", 7, 4);
@@ -298,6 +341,23 @@ TEST_F(Optimistic, AccessTimesAreKept) {
   EXPECT_EQ(optimistic_count(), before) << "the first read after a change is noted";
   EXPECT_EQ(client_.read(inode, 0, page_size).status, Status::ok);
   EXPECT_EQ(optimistic_count(), before + 1);
+}
+
+// Every read is noted, so none of them may rely on what another one saw. The reads here need not be noted, because the
+// pool is not written.
+TEST_F(Optimistic, StrictAccessTimesAreNotRemembered) {
+  const u64 inode = make_file("a", 7, 4);
+  engine_.fs().access_time_mode = fs::AccessTimeMode::strict;
+  ReadPlan read{};
+  EXPECT_FALSE(plan(inode, 0, page_size, &read)) << "due";
+  engine_.fs().read_only = 1;
+  for (u32 i = 0; i < 2; ++i) {
+    bool was_known = true;
+    EXPECT_TRUE(plan(inode, 0, page_size, &read, &was_known));
+    EXPECT_FALSE(was_known);
+  }
+  engine_.fs().read_only = 0;
+  engine_.fs().access_time_mode = fs::AccessTimeMode::relative;
 }
 
 // Names of a directory with subdirectories.

@@ -55,13 +55,16 @@ GPU4FS_FN inline CommandPlaces places_of(const RingTurn& turn, const wire::Comma
     if (!find_place(turn, command.name, command.name_length, &memory)) return places;
     places.name = memory;
   }
-  const bool is_bytes = command.opcode == wire::Opcode::read || command.opcode == wire::Opcode::readlink;
-  const u64 address = is_bytes ? command.data : command.output;
-  const u64 length = is_bytes ? command.length : wire::output_bytes(command.opcode);
-  if (is_bytes || (address != 0 && length != 0)) {
-    if (!find_place(turn, address, length, &places.answer)) return places;
-    if (!is_bytes && !is_aligned(places.answer, 16)) return places;
-    places.has_record = !is_bytes;
+  // Also of commands that store nothing there, as by the ordinary way.
+  const u32 output_length = wire::output_bytes(command.opcode);
+  if (command.output != 0 && output_length != 0) {
+    if (!find_place(turn, command.output, output_length, &places.answer)) return places;
+    if (!is_aligned(places.answer, 16)) return places;
+    places.has_record = command.opcode != wire::Opcode::access;
+  }
+  if (command.opcode == wire::Opcode::read || command.opcode == wire::Opcode::readlink) {
+    if (!find_place(turn, command.data, command.length, &places.answer)) return places;
+    places.has_record = false;
   }
   places.are_good = true;
   return places;

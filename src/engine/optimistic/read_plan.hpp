@@ -5,6 +5,7 @@
 // Everything else, including damage, is left to the ordinary way.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "base/xxh3.hpp"
 #include "engine/clock.hpp"
 #include "engine/handlers/access_time.hpp"
@@ -52,16 +53,14 @@ GPU4FS_FN inline bool is_of_era(u64 era, const ReaderContext& reader) {
 }
 
 // The time until which a read does not change the access time, by the rule of access_time_is_due(). 0: this read
-// changes it.
+// changes it. A view is looked at anew after a second: then a change of the wall clock is noticed, and a day that has
+// passed.
 GPU4FS_FN inline u64 fresh_until_ns(const Engine& engine, const format::Inode& inode, u64 now_ns) {
   const fs::FileSystem& fs = engine.fs;
-  const u64 now = stamp_at(engine, now_ns);
-  if (access_time_is_due(fs, inode, inode.access_time, now)) return 0;
-  constexpr i64 day_seconds = 24 * 60 * 60;
-  const i64 age_seconds = format::time_seconds(now) - format::time_seconds(inode.access_time);
-  // Where reads never change access times, an occasional check also costs little.
-  if (age_seconds < 0 || age_seconds + 1 >= day_seconds) return now_ns + 1000000000u;
-  return now_ns + static_cast<u64>(day_seconds - age_seconds - 1) * 1000000000u;
+  if (access_time_is_due(fs, inode, inode.access_time, stamp_at(engine, now_ns))) return 0;
+  // Any later read changes it, although a read in the same nanosecond does not.
+  if (GPU4FS_MUTANT(strict_times_remembered, fs.access_time_mode == fs::AccessTimeMode::strict, false)) return now_ns;
+  return now_ns + 1000000000u;
 }
 
 // Walks from the inode's slots down to the array with the slot that decides about `page`. False: not resident, or
@@ -162,15 +161,19 @@ GPU4FS_FN inline u64 failed_devices(const RootView& root) {
   return load<Order::relaxed, Scope::engine>(root.failed_devices);
 }
 
-// Whether the remembered view of the file can be valid for this read. A changed file is viewed again.
-GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view) {
-  if (view.number != command.inode || !is_of_era(view.era, reader) || !reader.is_trusted) return false;
-  return covers(view, minimum(command.offset, view.size_bytes) / page_size) && reader.now_ns() < view.fresh_until_ns;
+// The slot of a view that decides about the byte at `offset`, which the view covers. A slot of other pages may be an
+// indirect one, below which there is another array.
+GPU4FS_FN inline format::BlockPointer slot_over(const FileView& view, u64 offset) {
+  const u64 page = minimum(offset, view.size_bytes) / page_size - view.first_page;
+  return {load_racy_8(&view.slots[page >> (format::slot_shift * view.level)].raw)};
 }
 
-// The slot that decides about `page`, which the view covers.
-GPU4FS_FN inline format::BlockPointer slot_of(const FileView& view, u64 page) {
-  return {load_racy_8(&view.slots[(page - view.first_page) >> (format::slot_shift * view.level)].raw)};
+// Whether the remembered view of the file can be valid for this read. A changed file is viewed again.
+GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view) {
+  if (view.number != command.inode || !is_of_era(view.era, reader)) return false;
+  // A view says nothing about the rights of a user.
+  if (GPU4FS_MUTANT(rights_remembered, !reader.is_trusted, false)) return false;
+  return covers(view, minimum(command.offset, view.size_bytes) / page_size) && reader.now_ns() < view.fresh_until_ns;
 }
 
 }  // namespace detail
@@ -180,21 +183,20 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::
                                        ReadPlan* plan, FreshViews* fresh, FilledViews* filled) {
   const u64 failed = detail::failed_devices(reader.views->root);
   const FileView* view = &reader.views->file(command.inode);
-  format::BlockPointer pointer{};
-  // The slot and the version are loaded together.
-  bool is_known = detail::is_known(reader, command, *view);
-  if (is_known) {
+  format::BlockPointer pointer = format::BlockPointer::indirect(0);
+  if (detail::is_known(reader, command, *view)) {
+    // The slot and the version are on their way together.
     const u64 version = load<Order::relaxed, Scope::engine>(&view->lock->version);
-    pointer = detail::slot_of(*view, minimum(command.offset, view->size_bytes) / page_size);
-    is_known = version == view->version;
+    const format::BlockPointer slot = detail::slot_over(*view, command.offset);
+    if (version == view->version) pointer = slot;
   }
-  if (!is_known) {
+  if (pointer.is_indirect()) {
     const ReaderContext copy = reader;  // only copies are in memory, because their addresses are passed on
     const PlannedRead seen = detail::view_file(copy, command.inode, command.offset, &fresh->file);
     if (seen != PlannedRead::page) return seen;
     filled->has_file = true;
     view = &fresh->file;
-    pointer = detail::slot_of(*view, minimum(command.offset, view->size_bytes) / page_size);
+    pointer = detail::slot_over(*view, command.offset);
   }
   const u64 begin = minimum(command.offset, view->size_bytes);
   const u64 length = minimum(command.length, view->size_bytes - begin);

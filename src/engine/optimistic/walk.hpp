@@ -4,6 +4,7 @@
 // time. Symbolic links, dots and refusals are left to the ordinary way.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/optimistic/find_name.hpp"
 #include "engine/optimistic/inode_answers.hpp"
 
@@ -26,7 +27,8 @@ struct SeenVersions {
   GPU4FS_FN bool are_unchanged() const {
     end_reading();
     bool same = true;
-    for (u32 i = 0; i < count; ++i) same = has_version(*locks[i], versions[i]) && same;
+    for (u32 i = GPU4FS_MUTANT(walk_checks_its_end_alone, 0u, count - 1); i < count; ++i)
+      same = has_version(*locks[i], versions[i]) && same;
     return same;
   }
 };
@@ -55,7 +57,8 @@ GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, Nam
   if (view.inode == nullptr) return unknown;
   const format::Inode directory = copy_without_content(view);
   if (!is_usable(directory) || !fs::is_directory(directory.mode)) return unknown;
-  if (!surely_may(*reader.session, directory, fs::may_execute)) return unknown;
+  const bool may_search = surely_may(*reader.session, directory, fs::may_execute);
+  if (GPU4FS_MUTANT(walk_needs_no_rights, !may_search, false)) return unknown;
   seen->add(view);
   GPU4FS_TRACE_POINT(inode);
   const fs::HashedName hashed = fs::make_name(reader.engine->fs, name.bytes, name.length);
