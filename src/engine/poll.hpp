@@ -60,8 +60,15 @@ GPU4FS_FN Taken take_fetched(Group g, Engine& engine, WorkerState& worker, const
   if (plain != 0) return answer_plain(g, engine, session, position, plain);
   const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
   const u32 apart = count_trailing_zeros(other);
-  const RingTurn turn = RingTurn::make(engine, worker, is_quiet);
-  const u32 unlocked = minimum(count_trailing_zeros(u32{~seen.unlocked}), apart);
+  const RingTurn turn = RingTurn::make(engine, worker, is_quiet, seen.linked);
+  const u32 may_be_unlocked = minimum(count_trailing_zeros(u32{~seen.unlocked}), found);
+  const u32 unlocked = cut_to_chains(seen.linked, may_be_unlocked);
+  // The first chain may end among descriptors that were not fetched.
+  if (unlocked == 0 && may_be_unlocked == batch && batch < fetch_max<Group>) {
+    worker.fetch_count = fetch_max<Group>;
+    worker.ring_is_quiet = 0;
+    return Taken{no_command, 0, 0, 0};
+  }
   if (unlocked != 0) {
     const Taken taken = take_unlocked(g, engine, turn, seen, unlocked);
     if (taken.consumed != 0) return taken;

@@ -36,12 +36,6 @@ GPU4FS_FN inline void decide_exit(Engine& engine, const ServiceLimits& limits, u
   store<Order::release, Scope::system>(&engine.service.exit_requested, 1u);
 }
 
-// In a kernel this is a function of its own, so the loop with the quiet ring inside has all registers.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool general_step(Group g, Engine& engine, WorkerState& worker) {
-  return worker_step(g, engine, worker);
-}
-
 }  // namespace detail
 
 // `views`: for the worker's use, preferably in shared memory. The initial contents do not matter.
@@ -59,7 +53,7 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   for (u32 turn = 1;; ++turn) {
     // Then the turn has several looks at the ring.
     const bool is_long = has_quiet_ring(worker);
-    const bool worked = is_long ? quiet_step(g, engine, worker) : detail::general_step(g, engine, worker);
+    const bool worked = is_long ? quiet_step(g, engine, worker) : worker_step(g, engine, worker);
     if (worked && (idle_turns != 0 || turn % 16 == 0)) {
       on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns()); });
     }

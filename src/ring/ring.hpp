@@ -56,8 +56,8 @@ struct FetchedDescriptors {
   u32 linked;   // valid, and the next one belongs to the same chain
   u32 plain;    // valid, and a noop without flags, names and addresses
   u32 answers;  // valid, and an upcall's answer
-  // Valid, about no more than a page and one name, without flags that link it, and of a kind that can be answered
-  // without locks.
+  // Valid, about no more than a page and one name, and of a kind that can be answered without locks, alone or in a
+  // chain.
   u32 unlocked;
   Vector16 units[fetch_max / fetch_row];  // of a warp: unit rank % 8 of descriptor rank / 8 of each row
 };
@@ -83,7 +83,8 @@ GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit) {
   }
   if (unit == 0) {
     const u32 opcode = word & 0xffff;
-    const u32 flags = word >> 16 & ~u32{wire::command_flag_follow};
+    constexpr u32 allowed = wire::command_flag_follow | wire::command_flag_link | wire::command_flag_previous_inode;
+    const u32 flags = word >> 16 & ~allowed;
     if (flags == 0 && wire::is_in(wire::commands_without_locks, static_cast<wire::Opcode>(opcode))) {
       facts |= unit_is_unlocked;
     }

@@ -49,7 +49,9 @@ GPU4FS_FN inline CommandPlaces places_of(const RingTurn& turn, const wire::Comma
   CommandPlaces places{nullptr, nullptr, false, false};
   const bool has_name = is_lookup(command);
   if ((command.name_length != 0) != has_name) return places;
-  if (command.flags != 0 && command.opcode != wire::Opcode::lookup_path) return places;
+  u32 allowed = wire::command_flag_link | wire::command_flag_previous_inode;
+  if (command.opcode == wire::Opcode::lookup_path) allowed |= wire::command_flag_follow;
+  if ((command.flags & ~allowed) != 0) return places;
   u8* memory = nullptr;
   if (has_name) {
     if (!find_place(turn, command.name, command.name_length, &memory)) return places;
@@ -222,42 +224,73 @@ GPU4FS_FN wire::Command own_command(Group g, const RingTurn& turn, const ring::F
   }
 }
 
-// Tries the commands in `wanted`; each rank has one of them. Returns the set of completed commands. Inside the step
-// gate. Uniform.
+// Whether a successor in a chain may take its inode from this command's result.
+GPU4FS_FN constexpr bool gives_inode(wire::Opcode opcode) {
+  return opcode == wire::Opcode::lookup || opcode == wire::Opcode::lookup_path || opcode == wire::Opcode::getattr ||
+         opcode == wire::Opcode::open;
+}
+
+// Attempts the commands in `wanted`, the first ones of chains together, then their successors, and so on. Returns the
+// set of those that failed or may not continue a chain. Uniform.
 template <class Group>
-GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const RingTurn& turn, const OwnCommand& own,
+GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTurn& turn, OwnCommand& own, u32 wanted,
+                             Attempt* mine) {
+  const u32 rank = g.rank();
+  const u32 slot = rank % unlocked_max;
+  const u32 successors = g.ballot((own.command.flags & wire::command_flag_previous_inode) != 0) & wanted;
+  u32 ready = wanted & ~successors;
+  u32 left = successors;
+  while (ready != 0) {
+    FreshViews fresh;
+    if (own.places.are_good && (ready >> rank & 1) != 0) attempt(reader, own, slot, mine, &fresh);
+    // A view is checked each time it is used.
+    remember(g, reader, fresh, mine->filled);
+    if (left == 0) break;
+    const bool is_source =
+        mine->planned == Planned::answered && mine->status == Status::ok && gives_inode(own.command.opcode);
+    ready = left & (g.ballot(is_source) & turn.linked) << 1;
+    left &= ~ready;
+    const u64 inode = g.shuffle(mine->result, (rank + Group::size() - 1) % Group::size());
+    if ((ready >> rank & 1) != 0) own.command.inode = inode;
+    mine->filled = {};
+  }
+  // An error ends a chain, and the ordinary way cancels its rest.
+  const bool is_error = mine->status != Status::ok && (turn.linked >> rank & 1) != 0;
+  return g.ballot(mine->planned == Planned::nothing || is_error) & wanted;
+}
+
+// Tries the commands in `wanted`, which are whole chains; each rank has one of them. Returns the set of completed
+// commands, which are whole chains, too. Inside the step gate. Uniform.
+template <class Group>
+GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const RingTurn& turn, OwnCommand& own,
                                  u32 wanted) {
   WorkerViews& views = *reader.views;
   Attempt mine{};
-  FreshViews fresh;
-  if (own.places.are_good && (wanted >> g.rank() & 1) != 0) {
-    attempt(reader, own, g.rank() % unlocked_max, &mine, &fresh);
-  }
-  // A view is checked each time it is used.
-  remember(g, reader, fresh, mine.filled);
+  const u32 failed = attempt_chains(g, reader, turn, own, wanted, &mine);
+  u32 answered = wanted & ~whole_chains_of(turn.linked, failed);
   GPU4FS_TRACE_POINT(translate);
-  u32 answered = g.ballot(mine.planned == Planned::answered);
   const bool has_record = own.places.has_record && mine.planned == Planned::answered && mine.status == Status::ok;
-  give_records(g, views, own.places.answer, g.ballot(has_record));
-  for (u32 left = g.ballot(mine.planned == Planned::page); left != 0; left &= left - 1) {
+  give_records(g, views, own.places.answer, g.ballot(has_record) & answered);
+  for (u32 left = g.ballot(mine.planned == Planned::page); (left & answered) != 0; left &= left - 1) {
+    left &= answered;
     const u32 rank = count_trailing_zeros(left);
     const ReadPlan plan = g.shuffle(mine.read, rank);
-    if (move_planned(g, views.root, plan, turn.memory->page)) answered |= 1u << rank;
+    if (!move_planned(g, views.root, plan, turn.memory->page)) answered &= ~whole_chains_of(turn.linked, 1u << rank);
   }
   g.sync();
   GPU4FS_TRACE_POINT(transfer);
-  if (answered != 0) fence<Order::release, Scope::system>();
+  if (answered == 0) return 0;
+  fence<Order::release, Scope::system>();
   GPU4FS_TRACE_POINT(fence);
   if ((answered >> g.rank() & 1) != 0) {
     ring::write_bare_completion(turn.ring, turn.position + g.rank(), mine.status, mine.result);
   }
   GPU4FS_TRACE_POINT(completion);
-  const u64 failed = popcount(g.ballot(mine.status != Status::ok) & answered);
-  if (answered == 0) return 0;
+  const u64 errors = popcount(g.ballot(mine.status != Status::ok) & answered);
   on_leader(g, [&] {
     EngineCounters& counters = reader.engine->counters;
     const u64 completed = popcount(answered);
-    if (failed != 0) add<Scope::engine>(&counters.commands_failed, failed);
+    if (errors != 0) add<Scope::engine>(&counters.commands_failed, errors);
     add<Scope::engine>(&counters.commands_completed, completed);
     add<Scope::engine>(&counters.commands_optimistic, completed);
   });
@@ -273,7 +306,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   const u32 wanted = (1u << count) - 1;
   GPU4FS_TRACE_POINT(slot);
   WorkerViews& views = *turn.views;
-  if (views.root.pages.frames == nullptr) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
+  if (g.any(views.root.pages.frames == nullptr)) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
   own.places = places_of(turn, own.command);
   copy_names(g, views, own.command, own.places.are_good ? own.places.name : nullptr, wanted);
   GPU4FS_TRACE_POINT(name);

@@ -51,8 +51,8 @@ struct InodeView {
 // Where pages and inodes were found in this era. An inode that has changed since is found out when its version is
 // checked at the end. For a worker that answers one command at a time: its leader alone reads and writes this.
 struct KnownPlaces {
-  static constexpr u32 page_count = 32;
-  static constexpr u32 inode_count = 32;
+  static constexpr u32 page_count = 16;
+  static constexpr u32 inode_count = 16;
   struct Page {
     fs::PageKey key;
     u32 frame_and_one;  // 0: none

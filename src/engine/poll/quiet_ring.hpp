@@ -33,8 +33,9 @@ GPU4FS_FN constexpr bool is_plain_noop(const wire::Command& command) {
   return command.opcode == wire::Opcode::noop && command.flags == 0 && command.name_length == 0 && command.output == 0;
 }
 GPU4FS_FN constexpr bool may_need_no_lock(const wire::Command& command) {
-  return wire::is_in(wire::commands_without_locks, command.opcode) && command.length <= page_size &&
-         command.name_length <= name_length_max;
+  const u32 flags = command.flags & ~u32{wire::command_flag_follow};
+  return flags == 0 && wire::is_in(wire::commands_without_locks, command.opcode) && command.length <= page_size &&
+         command.name_length <= name_length_max && command.second_name_length == 0;
 }
 
 // Answers the only command that was found, or not. Inside the step gate. Uniform.
@@ -65,19 +66,21 @@ GPU4FS_FN bool answer_quiet(Group g, const ReaderContext& reader, const RingTurn
 }
 
 // Looks at the held ring some times and answers what it can. *seen: the last fetch, of quiet_fetch descriptors, if some
-// of them wait; only their validity is known. For a warp. Uniform.
+// of them wait; only their validity is known. For a warp. Uniform. In a kernel this is a function of its own: idle
+// workers would have what it keeps in local memory in the first-level cache as well.
 template <class Group>
-GPU4FS_FN QuietEnd serve_quiet_ring(Group g, Engine& engine, WorkerState& worker, ring::FetchedDescriptors* seen) {
-  RingTurn turn = RingTurn::make(engine, worker, true);
+GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, WorkerState& worker,
+                                                    ring::FetchedDescriptors* seen) {
+  RingTurn turn = RingTurn::make(engine, worker, true, 0);
   WorkerViews& views = *turn.views;
-  if (views.root.pages.frames == nullptr) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
+  if (g.any(views.root.pages.frames == nullptr)) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
   g.sync();
   const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
   QuietEnd end{0, 0};
   // Access times do not depend on the time that this function takes.
   const ReaderContext reader{&engine,         turn.session,       &views,      entered.era,
                              turn.is_trusted, now_monotonic_ns(), &views.known};
-  if (views.known.era != entered.era) views.known.forget(g, entered.era);
+  if (g.any(views.known.era != entered.era)) views.known.forget(g, entered.era);
   bool stays = entered.is_inside;
   u32 polls = 0;
   for (; stays && end.found == 0 && polls < quiet_polls; ++polls) {

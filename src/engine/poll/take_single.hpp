@@ -1,5 +1,4 @@
-// Takes commands that are chains of their own: first their slots, then the token is passed on, then each rank decodes
-// one.
+// Takes commands, each rank one: first their slots, then the token is passed on, then they are decoded.
 #pragma once
 
 #include "engine/command_life.hpp"
@@ -12,8 +11,8 @@ struct Grant {
   u32 first;  // the slots are WorkerMemory::cached_slots[first, first + count)
 };
 
-// Slots for up to `wanted` commands of one chain each, within the session's limit of commands in flight. If there are
-// any, the commands count as started and the token has been passed on. Leader only.
+// Slots for up to `wanted` commands, which are whole chains, within the session's limit of commands in flight. If there
+// are any, the commands count as started and the token has been passed on. Leader only.
 GPU4FS_FN inline Grant grant_slots(Engine& engine, const RingTurn& turn, u32 wanted) {
   Session& session = *turn.session;
   WorkerMemory& memory = *turn.memory;
@@ -23,7 +22,7 @@ GPU4FS_FN inline Grant grant_slots(Engine& engine, const RingTurn& turn, u32 wan
     if (!engine.free_commands.pop(&index)) break;
     memory.cached_slots[memory.cached_slot_count++] = index;
   }
-  const u32 count = minimum(wanted, memory.cached_slot_count);
+  const u32 count = cut_to_chains(turn.linked, minimum(wanted, memory.cached_slot_count));
   if (count == 0) return {0, 0};
   memory.cached_slot_count -= count;
   add<Scope::engine>(&engine.commands_active, count);
@@ -47,7 +46,8 @@ GPU4FS_FN Granted read_granted(Group g, const RingTurn& turn, Grant grant) {
   if (g.rank() >= grant.count) return own;
   own.slot = turn.memory->cached_slots[grant.first + g.rank()];
   own.command = wire::decode_command(turn.memory->staging[g.rank()]);
-  own.status = validate_command(own.command, sender_of(*turn.session), false);
+  const bool has_predecessor = (turn.linked << 1 >> g.rank() & 1) != 0;
+  own.status = validate_command(own.command, sender_of(*turn.session), has_predecessor);
   return own;
 }
 
@@ -68,30 +68,42 @@ GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, con
   if ((answered | malformed) != 0) on_leader(g, [&] { wake_client(*turn.session); });
 }
 
-// Starts the commands that got slots, except for the ranks in `answered`. Rank i has descriptor i.
+// Starts the chains that got slots, except for the commands in `answered`, which are whole chains. Rank i has descriptor
+// i.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Taken start_granted(Group g, Engine& engine, const RingTurn& turn, Grant grant,
                                               u32 answered) {
   GPU4FS_CHECK_LE(grant.count, Group::size());
-  const Granted own = read_granted(g, turn, grant);
+  Granted own = read_granted(g, turn, grant);
   const u32 rank = g.rank();
   const u32 all = g.ballot(own.slot != no_command);
-  const u32 malformed = g.ballot(own.slot != no_command && own.status != Status::ok) & ~answered;
-  return_granted(g, engine, turn, own, answered, malformed);
-  const u32 started = all & ~(answered | malformed);
+  const u32 linked = turn.linked & all;
+  // The rest of a chain with a malformed command is cancelled.
+  const u32 refused = whole_chains_of(linked, g.ballot(own.slot != no_command && own.status != Status::ok)) & ~answered;
+  if ((refused >> rank & 1) != 0 && own.status == Status::ok) own.status = Status::cancelled;
+  return_granted(g, engine, turn, own, answered, refused);
+  const u32 started = all & ~(answered | refused);
   if (started == 0) return Taken{no_command, 0, grant.count, 0};
-  // The caller runs the first one. The others go to the run queue.
-  const u32 first = count_trailing_zeros(started);
-  const u32 others = popcount(started) - 1;
+  // The caller runs the first chain. The others go to the run queue.
+  const u32 heads = started & ~(linked << 1);
+  const u32 first = count_trailing_zeros(heads);
+  const u32 others = popcount(heads) - 1;
   u64 queue_position = 0;
   if (others != 0) queue_position = on_leader(g, [&] { return engine.run_queue.claim(others); });
-  if (((started >> rank) & 1) != 0) {
+  const u32 next = g.shuffle(own.slot, (rank + 1) % Group::size());
+  if ((started >> rank & 1) != 0) {
     ring::acquire_payload();
-    reset_command(engine, engine.commands[own.slot], own.command, turn.session_index, turn.position + rank);
+    CommandState& c = engine.commands[own.slot];
+    reset_command(engine, c, own.command, turn.session_index, turn.position + rank);
+    if ((linked >> rank & 1) != 0) c.next_linked = next;
+  }
+  // A head that others can see leads to commands that are complete.
+  g.sync();
+  if ((heads >> rank & 1) != 0) {
     const CommandPhase phase = rank == first ? CommandPhase::running : CommandPhase::queued;
     store<Order::relaxed, Scope::engine>(&engine.commands[own.slot].phase, static_cast<u32>(phase));
     if (rank != first) {
-      const u32 before = popcount(started & ((1u << rank) - 1));
+      const u32 before = popcount(heads & ((1u << rank) - 1));
       engine.run_queue.put(queue_position + before - 1, own.slot);
     }
   }

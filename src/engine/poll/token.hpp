@@ -44,16 +44,42 @@ struct RingTurn {
   bool is_trusted;  // of the session
   bool is_quiet;    // of a kernel's worker: no command seems to follow
   u64 position;     // of the first staged descriptor
+  u32 linked;       // bit i: staged descriptor i belongs to the same chain as the next one
 
-  GPU4FS_FN static RingTurn make(Engine& engine, const WorkerState& worker, bool is_quiet) {
+  GPU4FS_FN static RingTurn make(Engine& engine, const WorkerState& worker, bool is_quiet, u32 linked) {
     Session& session = engine.sessions[worker.held_session];
     WorkerMemory& memory = engine.worker_memory[worker.index];
     WorkerViews* const views = worker.views != nullptr ? worker.views : &memory.views;
-    return {
-        &session, session.ring,        session.buffers[0], &memory, views, worker.held_session, session.trusted != 0,
-        is_quiet, worker.held_position};
+    return {&session,
+            session.ring,
+            session.buffers[0],
+            &memory,
+            views,
+            worker.held_session,
+            session.trusted != 0,
+            is_quiet,
+            worker.held_position,
+            linked};
   }
 };
+
+// The number of commands among the first `count` that form whole chains.
+GPU4FS_FN constexpr u32 cut_to_chains(u32 linked, u32 count) {
+  while (count != 0 && (linked >> (count - 1) & 1) != 0) --count;
+  return count;
+}
+
+// All commands of the chains that have a command in `set`.
+GPU4FS_FN constexpr u32 whole_chains_of(u32 linked, u32 set) {
+  for (u32 links = linked, i = 0; links != 0 && i < linked_command_max; ++i) {
+    const u32 before = set;
+    set |= (set & links) << 1;
+    set |= set >> 1 & links;
+    if (set == before) break;
+  }
+  return set;
+}
+static_assert(whole_chains_of(0b0011011, 0b0000010) == 0b0000111 && whole_chains_of(0b011, 0b1000) == 0b1000);
 
 GPU4FS_FN inline u32 session_room(const Session& session) {
   const u32 depth = 1u << session.ring.depth_log2;
