@@ -2,6 +2,7 @@
 #include "base/trace.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cstring>
 #include <functional>
@@ -26,6 +27,11 @@ struct Traced {
 class Trace : public ::testing::Test {
  protected:
   Trace() {
+    // The clocks of two cores may differ.
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<unsigned>(::sched_getcpu()), &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
     file_ = client_.create("file").result;
     std::memset(client_.data(), 7, 4 * page_size);
     EXPECT_EQ(client_.write(file_, 0, 4 * page_size).status, Status::ok);

@@ -53,14 +53,18 @@ GPU4FS_FN inline bool is_of_era(u64 era, const ReaderContext& reader) {
 }
 
 // The time until which a read does not change the access time, by the rule of access_time_is_due(). 0: this read
-// changes it. A view is looked at anew after a second: then a change of the wall clock is noticed, and a day that has
-// passed.
+// changes it.
 GPU4FS_FN inline u64 fresh_until_ns(const Engine& engine, const format::Inode& inode, u64 now_ns) {
   const fs::FileSystem& fs = engine.fs;
-  if (access_time_is_due(fs, inode, inode.access_time, stamp_at(engine, now_ns))) return 0;
+  const u64 now = stamp_at(engine, now_ns);
+  if (access_time_is_due(fs, inode, inode.access_time, now)) return 0;
   // Any later read changes it, although a read in the same nanosecond does not.
   if (GPU4FS_MUTANT(strict_times_remembered, fs.access_time_mode == fs::AccessTimeMode::strict, false)) return now_ns;
-  return now_ns + 1000000000u;
+  constexpr i64 day_seconds = 24 * 60 * 60;
+  const i64 age_seconds = format::time_seconds(now) - format::time_seconds(inode.access_time);
+  // Where reads never change access times, an occasional check also costs little.
+  if (age_seconds < 0 || age_seconds + 1 >= day_seconds) return now_ns + 1000000000u;
+  return now_ns + static_cast<u64>(day_seconds - age_seconds - 1) * 1000000000u;
 }
 
 // Walks from the inode's slots down to the array with the slot that decides about `page`. False: not resident, or

@@ -24,7 +24,7 @@ struct FileView {
   const CommandLock* lock;
   u64 version;
   u64 size_bytes;
-  u64 fresh_until_ns;                 // of now_monotonic_ns(): before, reads need not look at the access time
+  u64 fresh_until_ns;                 // of now_monotonic_ns(): no read changes the access time before
   const format::BlockPointer* slots;  // of `level`, in the inode or in a resident map page; read again each time
   u64 first_page;                     // in the file, page of the first slot
   u32 slot_count;                     // number of slots
