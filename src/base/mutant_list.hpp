@@ -62,6 +62,8 @@
   X(rename_below_itself, engine, "NamespaceOracle.*:NamespaceStress.*", "A directory is moved below itself.")         \
   X(version_kept, engine, "Optimistic.*", "A lock that was held exclusively looks as if nobody had held it.")         \
   X(version_unchecked, engine, "Optimistic.*", "A read without a lock is answered though the file has changed.")      \
+  X(chain_split, engine, "OptimisticBatches.*", "The first command of a chain is answered without the others.")       \
+  X(chain_answered_in_part, engine, "OptimisticBatches.*", "Commands of a chain are answered twice.")                 \
   X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
   X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \
@@ -70,8 +72,7 @@
   X(walk_needs_no_rights, engine, "OptimisticNames.*:OptimisticRights.*",                                             \
     "Everybody finds names in a closed directory.")                                                                   \
   X(access_list_overlooked, engine, "OptimisticRights.*", "A list of rights that denies is not read.")                \
-  X(rights_remembered, engine, "OptimisticRightsOfSessions.*",                                                        \
-    "A file is read because somebody else may read it.")                                                              \
+  X(rights_remembered, engine, "OptimisticRightsOfSessions.*", "A file is read because somebody else may read it.")   \
   X(writers_share, engine, "CommandLockTest.*", "A writer gets a lock that readers hold.")                            \
   X(lock_not_handed_over, engine, "CommandLockTest.HandOverIsFirstInFirstOut",                                        \
     "Whoever waits for a lock waits for ever.")                                                                       \

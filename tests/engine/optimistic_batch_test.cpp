@@ -248,6 +248,31 @@ TEST_F(OptimisticBatches, ChainsAreAnsweredAsAWhole) {
   EXPECT_EQ((load<Order::acquire, Scope::engine>(&engine_.engine().commands_active)), 0u);
 }
 
+// Without a slot for each of its commands no part of a chain is answered.
+TEST_F(OptimisticBatches, AChainWaitsForSlotsAsAWhole) {
+  engine::Engine& engine = engine_.engine();
+  std::vector<u32> taken;
+  for (u32 index = 0; engine.free_commands.pop(&index);) taken.push_back(index);
+  engine.free_commands.push(taken.back());
+  taken.pop_back();
+  const std::vector<Case> chain = some_chains().front();
+  Client client(engine_, {.data_length = 2 * area_bytes});
+  u64 positions[2] = {};
+  for (u32 i = 0; i < 2; ++i) positions[i] = client.publish(command_of(client, chain[i], i));
+  const KernelWarp warp(engine);
+  ring::Completion early{};
+  while (load<Order::acquire, Scope::engine>(&engine.slots_exhausted) == 0 &&
+         !client.producer().poll(positions[0], &early)) {
+    std::this_thread::yield();
+  }
+  for (const u32 index : taken) engine.free_commands.push(index);
+  for (u32 i = 0; i < 2; ++i) {
+    ring::Completion done{Status::engine_died, 0};
+    while (!client.producer().poll(positions[i], &done)) std::this_thread::yield();
+    expect_answer(client, chain[i], i, done);
+  }
+}
+
 // One command after the other from a ring whose token stays with the warp until it looks at another ring or ends.
 TEST_F(OptimisticBatches, AQuietRingStaysWithItsWorker) {
   const std::vector<Case> cases = some_of_everything();

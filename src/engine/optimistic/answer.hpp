@@ -267,7 +267,7 @@ GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const Rin
   WorkerViews& views = *reader.views;
   Attempt mine{};
   const u32 failed = attempt_chains(g, reader, turn, own, wanted, &mine);
-  u32 answered = wanted & ~whole_chains_of(turn.linked, failed);
+  u32 answered = wanted & ~GPU4FS_MUTANT(chain_answered_in_part, whole_chains_of(turn.linked, failed), failed);
   GPU4FS_TRACE_POINT(translate);
   const bool has_record = own.places.has_record && mine.planned == Planned::answered && mine.status == Status::ok;
   give_records(g, views, own.places.answer, g.ballot(has_record) & answered);

@@ -30,6 +30,10 @@ GPU4FS_FN Taken take_unlocked(Group g, Engine& engine, const RingTurn& turn, con
     grant = on_leader(g, [&] { return grant_slots(engine, turn, wanted); });
     if (grant.count != 0) on_leader(g, [&] { wake_sleeper(engine); });
   }
+  // A chain needs slots, because a part of it may have to go the ordinary way.
+  if (GPU4FS_MUTANT(chain_split, grant.count == 0 && (turn.linked & 1) != 0, false)) {
+    return Taken{no_command, 0, 0, 0};
+  }
   const u32 count = maximum(grant.count, 1u);
   const u32 answered = answer_without_locks(g, engine, turn, seen, count);
   if (grant.count != 0) return start_granted(g, engine, turn, grant, answered);
