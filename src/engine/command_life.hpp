@@ -64,7 +64,8 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   c.lock_count = 0;
   c.task_count = 0;
   c.extent_count = 0;
-  c.engine_wait = 0;
+  store<Order::relaxed, Scope::engine>(&c.waits_for, static_cast<u32>(Status::ok));
+  c.ended_with = Status::ok;
   c.waited_for_reservations = 0;
   c.wait_status = static_cast<u32>(Status::ok);
   c.upcall_result = Status::ok;

@@ -41,7 +41,8 @@ GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
   c.in_step_gate = 0;
   c.lock_count = 0;
   c.extent_count = 0;
-  c.engine_wait = 0;
+  store<Order::relaxed, Scope::engine>(&c.waits_for, static_cast<u32>(Status::ok));
+  c.ended_with = Status::ok;
   c.wait_status = static_cast<u32>(Status::ok);
   store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
@@ -108,8 +109,8 @@ GPU4FS_FN inline void request_checkpoint(Engine& engine, u32 mask) {
   if (claim.start) detail::start_checkpoint(engine, claim.mask);
 }
 
-// ok: `epoch` is durable. parked: the command is restarted when the epoch is durable or when the checkpoint for it has
-// ended, and calls again. Any other status: the error of the failed checkpoint, returned once.
+// ok: `epoch` is durable. waits_for_epoch: the command is restarted when the epoch is durable or when the checkpoint
+// for it has ended, and calls again. Any other status: the error of the failed checkpoint, returned once.
 GPU4FS_FN inline Status wait_for_epoch(Engine& engine, CommandState& c, u64 epoch, u32 mask = 0) {
   EpochQueue& epochs = engine.epochs;
   const Status failed = static_cast<Status>(c.wait_status);
@@ -123,12 +124,12 @@ GPU4FS_FN inline Status wait_for_epoch(Engine& engine, CommandState& c, u64 epoc
   c.wait_epoch = epoch;
   c.wait_round = detail::want_round(engine);
   epochs.mask_wanted |= mask;
-  announce_wait(c, WaitKind::epoch);
+  announce_wait(c, Status::waits_for_epoch);
   append_waiter(engine, epochs.head, epochs.tail, c.index);
   const detail::CheckpointStart claim = detail::claim_checkpoint(engine);
   epochs.guard.unlock();
   if (claim.start) detail::start_checkpoint(engine, claim.mask);
-  return Status::parked;
+  return Status::waits_for_epoch;
 }
 
 // For the checkpoint's handler: `epoch` is durable.

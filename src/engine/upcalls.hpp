@@ -34,12 +34,12 @@ GPU4FS_FN inline Status post_upcall(Engine& engine, CommandState& c, ring::Upcal
   c.upcall_result = Status::upcall_failed;
   c.upcall_devices = 0;
   c.upcall_replaced = 0;
-  announce_wait(c, WaitKind::upcall);
+  announce_wait(c, Status::waits_for_answer);
   store<Order::release, Scope::engine>(&c.upcall_id, id);
   const u64 position = fetch_add<Order::relaxed, Scope::engine>(&engine.upcall_position, u64{1});
   ring::write_upcall(*engine.upcalls, position, ring::Upcall{kind, detail, argument, id});
   wake_server(*engine.upcalls);
-  return Status::parked;
+  return Status::waits_for_answer;
 }
 
 namespace detail {

@@ -440,7 +440,7 @@ TEST(Upcalls, AnswerRestartsTheCommand) {
   Client server(fixture.host(), ClientOptions{.depth_log2 = 4, .data_length = 4096, .trusted = true, .internal = true});
   engine::CommandState& c = engine.commands[5];
   engine::set_phase(c, engine::CommandPhase::running);
-  EXPECT_EQ(engine::post_upcall(engine, c, engine::UpcallKind::flush_device, 3), Status::parked);
+  EXPECT_EQ(engine::post_upcall(engine, c, engine::UpcallKind::flush_device, 3), Status::waits_for_answer);
   EXPECT_TRUE(engine::park_command(c));
   ring::Upcall upcall{};
   ASSERT_TRUE(fixture.host().wait_upcall(&upcall, 0));

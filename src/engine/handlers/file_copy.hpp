@@ -229,7 +229,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandSt
     } else if (few) {
       GPU4FS_TRY(copy_whole_page(g, engine, c, state, page));
     } else {
-      *tasks = fan_out_pages(engine, state.page_count).task_count;
+      *tasks = page_task_count(engine, state.page_count);
       // The pages between the first and the last one are whole too.
       if (page + 1 < state.page_count) page = maximum(page, state.page_count - 2);
     }

@@ -429,9 +429,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
   if (status == Status::ok) return Step::complete(c.progress + (state.end - state.position));
-  if (!keeps_extents(status)) give_up_round(g, engine, c);
-  const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
-  if (is_error && c.progress != 0) return Step::complete(c.progress);
+  if (keeps_extents(status)) return Step::end(status);
+  give_up_round(g, engine, c);
+  if (!is_control(status) && c.progress != 0) return Step::complete(c.progress);
   return Step::end(status);
 }
 
@@ -466,7 +466,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
       } else if (page_count > engine.config.inline_transfer_pages) {
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::transfer));
-        return detail::fan_out_pages(engine, page_count);
+        return Step::fan_out(detail::page_task_count(engine, page_count));
       } else {
         status = detail::write_round(g, engine, c, state, 0, page_count);
         GPU4FS_TRACE_POINT(transfer);

@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandS
   return Status::ok;
 }
 
-// Appends the record of the row to the log; the row's values are already composed. Status: parked,
+// Appends the record of the row to the log; the row's values are already composed. Status: waits_for_gate,
 // retry_after_checkpoint.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const space::PartialRow& partial,
@@ -175,11 +175,12 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, CommandState& c) {
   if (c.stage == static_cast<u32>(WriteStage::row_wait)) {
     const Status waited = on_leader(g, [&] {
-      const Status status = await_log(engine, c, sync_scratch(c).goal);
-      if (status == Status::exists) c.stage = static_cast<u32>(WriteStage::row_log);
+      bool is_writer = false;
+      const Status status = await_log(engine, c, sync_scratch(c).goal, &is_writer);
+      if (is_writer) c.stage = static_cast<u32>(WriteStage::row_log);
       return status;
     });
-    if (waited != Status::exists) return waited;
+    if (waited != Status::ok || c.stage == static_cast<u32>(WriteStage::row_wait)) return waited;
   }
   GPU4FS_TRY(write_and_flush_log(g, engine, c, static_cast<u32>(WriteStage::row_flushed)));
   return on_leader(g, [&] {
@@ -189,8 +190,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, Comma
   });
 }
 
-// Makes the record durable and writes the row. Status: parked, again, errors of a device. retry_after_checkpoint: a
-// device was lost meanwhile, and nothing of the row was written.
+// Makes the record durable and writes the row. Status: waits_for_log, waits_for_answer, again, errors of a device.
+// retry_after_checkpoint: a device was lost meanwhile, and nothing of the row was written.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;

@@ -326,7 +326,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, Com
       abandon_extents(g, engine, c);
       return status;
     }
-    if (copies && !few) *tasks = fan_out_pages(engine, page_count).task_count;
+    if (copies && !few) *tasks = page_task_count(engine, page_count);
     go_to_stage(g, c, static_cast<u32>(RelocateStage::transfer));
     if (*tasks != 0) return Status::ok;
   }
@@ -369,7 +369,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
   }
   if (status == Status::ok && waits()) {
     const u64 epoch = on_leader(g, [&] { return state.epoch; });
-    if (epoch != 0) status = park_until_epoch(g, engine, c, epoch);
+    if (epoch != 0) status = await_epoch(g, engine, c, epoch);
   }
   if (status != Status::ok) return leave_with(g, engine, c, status);
   return end_relocation(g, c, output);

@@ -23,7 +23,7 @@ namespace detail {
 // After a checkpoint that cannot be written, the pool stays at the previous epoch and accepts no changes. The engine
 // reports this to all commands that wait for the epoch.
 template <class Group>
-GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
+GPU4FS_FN void give_up_checkpoint(Group g, Engine& engine) {
   on_leader(g, [&] {
     store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
     store<Order::relaxed, Scope::engine>(&engine.fs.read_only, GPU4FS_MUTANT(failed_checkpoint_goes_on, 1u, 0u));
@@ -32,7 +32,6 @@ GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
     engine.log_queue.failed = 1;
     engine.log_queue.guard.unlock();
   });
-  return Step::end(status);
 }
 
 GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
@@ -90,15 +89,14 @@ GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
 }
 
 template <class Group>
-GPU4FS_FN Step fail_log_flush(Group g, Engine& engine, CommandState& c, Status status) {
+GPU4FS_FN void fail_log_flush(Group g, Engine& engine, CommandState& c, Status status) {
   on_leader(g, [&] { end_log_flush(engine, c, 0, true); });
-  const Step step = give_up_checkpoint(g, engine, status);
+  give_up_checkpoint(g, engine);
   on_leader(g, [&] {
     engine.epochs.guard.lock();
     count_write_error(engine, status);
     engine.epochs.guard.unlock();
   });
-  return step;
 }
 
 // For the writer of the log: writes it from its durable end at least up to the goal. again: a command that is about to
@@ -123,14 +121,17 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
 }
 
 // For the writer of the log, first at any stage except `flushed`: writes the log and flushes all devices. ok:
-// end_log_flush() must follow. parked, again: the step is restarted, at stage `flushed` once the devices have been
-// asked. Any other status: the log was given up.
+// end_log_flush() must follow. waits_for_answer, again: the step is restarted, at stage `flushed` once the devices have
+// been asked. Any other status: the log was given up.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, u32 flushed) {
   if (c.stage != flushed) {
     const Status status = write_log_for_all(g, engine, c);
     if (status == Status::again) return status;
-    if (status != Status::ok) return fail_log_flush(g, engine, c, status).status;
+    if (status != Status::ok) {
+      fail_log_flush(g, engine, c, status);
+      return status;
+    }
     const bool flushes = on_leader(g, [&] {
       fence<Order::acq_rel, Scope::system>();
       c.stage = flushed;
@@ -140,7 +141,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
     if (flushes) return upcall(g, engine, c, UpcallKind::flush_device, ~u64{0});
   }
   const Status outcome = on_leader(g, [&] { return flush_outcome(engine, c); });
-  return outcome == Status::ok ? outcome : fail_log_flush(g, engine, c, outcome).status;
+  if (outcome != Status::ok) fail_log_flush(g, engine, c, outcome);
+  return outcome;
 }
 
 // Stages `write` and `flushed`. Returns the step to leave with; complete: the goal is durable.
@@ -155,7 +157,7 @@ GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
     if (!is_whole) choose_way_to_sync(engine, c);
     return is_whole;
   });
-  return counts ? Step::complete() : Step::end(Status::again);
+  return counts ? Step::complete() : Step::again();
 }
 
 template <class Group>
@@ -167,7 +169,7 @@ GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
       on_leader(g, [&] { return durable_epoch(engine) >= minimum(goal, fs::epoch_of_changes(engine.fs)); });
   if (reached) return Step::complete();
   if (on_leader(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
-  return Step::end(park_until_epoch(g, engine, c, goal));
+  return Step::end(await_epoch(g, engine, c, goal));
 }
 
 template <class Group>
@@ -184,12 +186,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c
     const Status status = on_leader(g, [&] {
       if (raid::has_unrecorded_loss(engine.fs.space)) choose_way_to_sync(engine, c);
       if (c.stage == static_cast<u32>(SyncStage::epoch)) return Status::again;
-      const Status waited = await_log(engine, c, sync_scratch(c).goal);
-      if (waited == Status::exists) c.stage = static_cast<u32>(SyncStage::write);
+      bool is_writer = false;
+      const Status waited = await_log(engine, c, sync_scratch(c).goal, &is_writer);
+      if (is_writer) c.stage = static_cast<u32>(SyncStage::write);
       return waited;
     });
-    if (status == Status::ok) return Step::complete();
-    if (status != Status::exists) return Step::end(status);
+    if (status != Status::ok || c.stage == static_cast<u32>(SyncStage::wait)) return Step::end(status);
   }
   return flush_log(g, engine, c);
 }
