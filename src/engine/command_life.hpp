@@ -68,7 +68,7 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   c.ended_with = Status::ok;
   c.waited_for_reservations = 0;
   c.wait_status = static_cast<u32>(Status::ok);
-  c.upcall_result = Status::ok;
+  c.mailbox.status = Status::waits_for_answer;
   store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
   store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));

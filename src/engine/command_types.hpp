@@ -99,6 +99,15 @@ enum class CommandPhase : u32 { free = 0, linked, queued, running, woken, parked
 // its scratch memory is cleared.
 enum class Prepared : u32 { no, yes, stale_scratch };
 
+// The server's answer to the request of one command (upcalls.hpp). There is at most one request at a time.
+struct UpcallMailbox {
+  u64 id;         // atomic, of the request without an answer; 0: none
+  Status status;  // of the answer; waits_for_answer: there is none, or it was taken
+  u32 reserved;
+  u64 failed_devices;    // of a flush that failed, one bit each; 0: not known
+  u64 replaced_devices;  // since the request, one bit each
+};
+
 struct CommandState {
   wire::Command command;  // decoded once and validated; never read again from shared memory
   fs::Operation operation;
@@ -121,20 +130,17 @@ struct CommandState {
   u32 tasks_left;   // atomic
   u32 task_status;  // atomic, first failure's Status
   u32 extent_count;
-  u32 phase;                           // atomic, CommandPhase
-  u32 waits_for;                       // atomic, Status: what the step has announced that it waits for; ok: nothing
-  u32 cancel_status;                   // atomic, Status: not ok: the command ends with it when it is restarted
-  CommandLock* wait_lock;              // atomic, with waits_for_lock
-  u64 wait_epoch;                      // waits_for_epoch: restarted when this epoch is durable,
-  u64 wait_round;                      // or when this checkpoint round has ended
-  u32 wait_status;                     // error of the wait for an epoch, Status
-  Status ended_with;                   // control code of the last step that the next one has to look at; ok: none
-  u32 waited_for_reservations;         // 1: it has waited once for a checkpoint because of no_space
-  u64 upcall_id;                       // atomic, 0: none outstanding
-  Status upcall_result;                // of the last upcall
+  u32 phase;                    // atomic, CommandPhase
+  u32 waits_for;                // atomic, Status: what the step has announced that it waits for; ok: nothing
+  u32 cancel_status;            // atomic, Status: not ok: the command ends with it when it is restarted
+  CommandLock* wait_lock;       // atomic, with waits_for_lock
+  u64 wait_epoch;               // waits_for_epoch: restarted when this epoch is durable,
+  u64 wait_round;               // or when this checkpoint round has ended
+  u32 wait_status;              // error of the wait for an epoch, Status
+  Status ended_with;            // control code of the last step that the next one has to look at; ok: none
+  u32 waited_for_reservations;  // 1: it has waited once for a checkpoint because of no_space
+  UpcallMailbox mailbox;
   u32 wanted_generation;               // with operation.wanted_chunk: ChunkState::generation when the step wanted it
-  u64 upcall_devices;                  // of a flush that failed: one bit for each failed device; 0: not known
-  u64 upcall_replaced;                 // devices that were replaced since the upcall, one bit each
   format::AttributeRecord attributes;  // staging of put_attributes
   alignas(16) u8 scratch[command_scratch_size];
   alignas(16) u8 names[command_name_capacity];  // name, then second name, or a path

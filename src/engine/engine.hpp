@@ -132,7 +132,7 @@ GPU4FS_FN void publish_durable(Group g, Engine& engine, u64 epoch) {
 }
 
 // Sends a request to the server, and returns waits_for_answer. The caller advances c.stage first. After the restart the
-// answer is in c.upcall_result.
+// step takes the answer (take_answer).
 template <class Group>
 GPU4FS_FN Status upcall(Group g, Engine& engine, CommandState& c, UpcallKind kind, u64 argument) {
   return on_leader(g, [&] { return post_upcall(engine, c, kind, argument); });

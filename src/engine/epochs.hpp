@@ -43,6 +43,7 @@ GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
   c.extent_count = 0;
   store<Order::relaxed, Scope::engine>(&c.waits_for, static_cast<u32>(Status::ok));
   c.ended_with = Status::ok;
+  c.mailbox.status = Status::waits_for_answer;
   c.wait_status = static_cast<u32>(Status::ok);
   store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));

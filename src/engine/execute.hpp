@@ -65,7 +65,8 @@ GPU4FS_FN inline Status take_checkpoint(Engine& engine, CommandState& c) {
 GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, CommandState& c) {
   const Status ended_with = c.ended_with;
   c.ended_with = Status::ok;
-  const bool has_memory = c.upcall_result == Status::ok;
+  const Status answered = take_answer(c).status;
+  const bool has_memory = answered == Status::ok;
   if (ended_with == Status::needs_new_chunk) {
     if (!has_memory) space::refuse_growth(c.operation);
     return Status::ok;
@@ -79,7 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
   // The step runs again in three cases: the server does not know the new chunk yet, it does not know that the old one
   // has ended, or it answered before it punched parts of the chunk.
-  if (is_another || c.upcall_result == Status::stale) {
+  if (is_another || answered == Status::stale) {
     return is_past_deadline(c, now_monotonic_ns()) ? exceed_deadline(engine) : Status::ok;
   }
   if (has_memory) {
@@ -87,8 +88,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
     space::restore_backing(engine.fs, wanted);
     return Status::ok;
   }
-  const bool goes_on = c.upcall_result == Status::no_space && space::refuse_wanted_chunk(engine.fs, c.operation);
-  return goes_on ? Status::ok : c.upcall_result;
+  const bool goes_on = answered == Status::no_space && space::refuse_wanted_chunk(engine.fs, c.operation);
+  return goes_on ? Status::ok : answered;
 }
 
 // Before a step. The command is in phase `running`. Leader only.

@@ -460,7 +460,7 @@ TEST(Upcalls, AnswerRestartsTheCommand) {
   EXPECT_EQ(completion.status, Status::ok);
   ASSERT_TRUE(server.producer().poll(third, &completion));
   EXPECT_EQ(completion.status, Status::not_found) << "answered already";
-  EXPECT_EQ(c.upcall_result, Status::io_error);
+  EXPECT_EQ(engine::take_answer(c).status, Status::io_error);
   u32 item = 0;
   ASSERT_TRUE(engine.run_queue.pop(&item));
   EXPECT_EQ(item, 5u);

@@ -200,7 +200,7 @@ GPU4FS_FN bool asked_before(Group g, CommandState& c) {
 }
 
 // Flushes the devices. Returns true when this is done, else *step is the step to leave with. After the command's
-// restart `c.upcall_result` holds the server's answer.
+// restart it takes the server's answer.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
   // A stage that has asked must take the answer, even if the last device that needs it was replaced meanwhile.
@@ -218,7 +218,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
     *step = Step::end(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
     return false;
   }
-  const Status flushed = on_leader(g, [&] { return flush_outcome(engine, c); });
+  const Status flushed = on_leader(g, [&] { return take_flush_answer(engine, c); });
   if (flushed == Status::ok) return true;
   give_up_checkpoint(g, engine);
   *step = Step::end(flushed);
@@ -236,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
   const bool rebuilds = raid::rebuilt_devices(fs.space) != 0;
   if (scratch.waits_for != StageWait::none) {
     scratch.waits_for = StageWait::none;
-    space::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
+    space::take_up_growth(fs, scratch.growth_number, take_answer(c).status == Status::ok && is_whole && !rebuilds);
     return false;
   }
   // If this checkpoint makes a rebuilt device readable, the next one handles the growth.

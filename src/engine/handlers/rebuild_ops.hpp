@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_owned_pages(Engine& engine) {
 // Leader, while no step runs: the results of pending or unread upcalls do not concern the new device.
 GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
   GPU4FS_CHECK_LT(device, u32{device_count_max});
-  for (u32 i = 0; i < engine.config.command_count; ++i) engine.commands[i].upcall_replaced |= u64{1} << device;
+  for (u32 i = 0; i < engine.config.command_count; ++i) engine.commands[i].mailbox.replaced_devices |= u64{1} << device;
 }
 
 // Leader, while no step runs.

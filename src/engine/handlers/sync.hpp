@@ -41,17 +41,18 @@ GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
   return false;
 }
 
-// The result of a flush. It is ok too if all devices on which the flush failed could be given up. Leader.
-GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
-  if (c.upcall_result == Status::ok || c.upcall_devices == 0) return c.upcall_result;
+// Takes the answer to a flush. It is ok too if all devices on which the flush failed could be given up. Leader.
+GPU4FS_FN inline Status take_flush_answer(Engine& engine, CommandState& c) {
+  const UpcallAnswer answer = take_answer(c);
+  if (answer.status == Status::ok || answer.failed_devices == 0) return answer.status;
   // A failure before the replacement of a device does not concern the new device. The new one has no data yet that had
   // to be flushed.
-  for (u64 left = c.upcall_devices & ~c.upcall_replaced; left != 0; left &= left - 1) {
+  for (u64 left = answer.failed_devices & ~answer.replaced_devices; left != 0; left &= left - 1) {
     const u32 device = static_cast<u32>(count_trailing_zeros(left));
     // A device that is about to join the pool: nothing depends on it before its superblock is flushed.
     if (device >= raid::device_count_of(engine.fs.space)) continue;
     if (GPU4FS_MUTANT(flush_failure_ignored, !raid::outlives_flush_error(engine.fs.space, device), false)) {
-      return c.upcall_result;
+      return answer.status;
     }
   }
   return Status::ok;
@@ -134,13 +135,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
     }
     const bool flushes = on_leader(g, [&] {
       fence<Order::acq_rel, Scope::system>();
-      c.stage = flushed;
-      c.upcall_result = Status::ok;
-      return GPU4FS_MUTANT(log_not_flushed, devices_need_flush(engine), false);
+      const bool needed = GPU4FS_MUTANT(log_not_flushed, devices_need_flush(engine), false);
+      if (needed) c.stage = flushed;
+      return needed;
     });
-    if (flushes) return upcall(g, engine, c, UpcallKind::flush_device, ~u64{0});
+    return flushes ? upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}) : Status::ok;
   }
-  const Status outcome = on_leader(g, [&] { return flush_outcome(engine, c); });
+  const Status outcome = on_leader(g, [&] { return take_flush_answer(engine, c); });
   if (outcome != Status::ok) fail_log_flush(g, engine, c, outcome);
   return outcome;
 }
