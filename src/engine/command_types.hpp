@@ -97,56 +97,72 @@ enum class CommandPhase : u32 { free = 0, linked, queued, running, woken, parked
 
 // Whether a command's names are copied and its addresses checked. stale_scratch: it restarts from the beginning, after
 // its scratch memory is cleared.
-enum class Prepared : u32 { no, yes, stale_scratch };
+enum class Prepared : u16 { no, yes, stale_scratch };
 
 // The server's answer to the request of one command (upcalls.hpp). There is at most one request at a time.
 struct UpcallMailbox {
-  u64 id;         // atomic, of the request without an answer; 0: none
-  Status status;  // of the answer; waits_for_answer: there is none, or it was taken
-  u32 reserved;
+  u64 id;                // atomic, of the request without an answer; 0: none
+  Status status;         // of the answer; waits_for_answer: there is none, or it was taken
+  u32 chunk_generation;  // of map_chunk: ChunkState::generation of the chunk that the step wanted
   u64 failed_devices;    // of a flush that failed, one bit each; 0: not known
   u64 replaced_devices;  // since the request, one bit each
 };
 
+// The tasks of a command (tasks.hpp).
+struct CommandTasks {
+  u64 word;    // atomic: their count in the upper half, the next one in the lower
+  u32 left;    // atomic: not ended yet
+  u32 status;  // atomic, Status: the first failure
+};
+
+inline constexpr u32 memory_sector = 32;  // the bytes that a GPU loads together
+
+// Fields that are used together are in the same sector. command_reset.hpp sets all that do not keep their values from
+// one command to the next.
 struct CommandState {
-  wire::Command command;  // decoded once and validated; never read again from shared memory
-  fs::Operation operation;
-  u32 index;      // in Engine::commands
-  u32 wait_next;  // link in the queue in which it waits, no_command: last
+  alignas(memory_sector) wire::Command command;  // decoded once and validated; never read again from shared memory
+  fs::Operation operation;                       // what the layers below keep for it: reservations, claims, wishes
+
+  // Which command it is, and how far it is.
+  alignas(memory_sector) u32 index;  // in Engine::commands
   u32 stage;
-  u32 session;
-  u32 next_linked;  // command index, no_command: none
+  u16 session;
   Prepared prepared;
-  u64 ring_position;
-  u64 deadline_ns;  // monotonic, 0: none
-  u64 result;       // atomic, 0 at first: for handlers whose tasks add to it
-  u64 progress;     // amount done before a restart, 0 at first, see wire::Restart
-  u32 in_gate;
-  u32 in_step_gate;  // counted by Engine::step_gate
-  u32 lock_count;
-  u32 task_count;
-  HeldLock locks[held_lock_max];
-  u64 task_word;    // atomic: task count in the upper half, next task in the lower
-  u32 tasks_left;   // atomic
-  u32 task_status;  // atomic, first failure's Status
-  u32 extent_count;
-  u32 phase;                    // atomic, CommandPhase
-  u32 waits_for;                // atomic, Status: what the step has announced that it waits for; ok: nothing
-  u32 cancel_status;            // atomic, Status: not ok: the command ends with it when it is restarted
-  CommandLock* wait_lock;       // atomic, with waits_for_lock
-  u64 wait_epoch;               // waits_for_epoch: restarted when this epoch is durable,
-  u64 wait_round;               // or when this checkpoint round has ended
-  u32 wait_status;              // error of the wait for an epoch, Status
-  Status ended_with;            // control code of the last step that the next one has to look at; ok: none
+  u32 next_linked;              // command index, no_command: none
+  u32 wait_next;                // link in the list in which it waits, no_command: last
   u32 waited_for_reservations;  // 1: it has waited once for a checkpoint because of no_space
+  u64 ring_position;
+
+  // What the engine looks at before and after each step.
+  alignas(memory_sector) u16 in_gate;
+  u16 in_step_gate;  // counted by Engine::step_gate
+  u32 lock_count;
+  u32 extent_count;
+  u32 phase;          // atomic, CommandPhase
+  u32 waits_for;      // atomic, Status: what the step has announced that it waits for; ok: nothing
+  Status ended_with;  // control code of the last step that the next one has to look at; ok: none
+  u32 cancel_status;  // atomic, Status: not ok: the command ends with it when it is restarted
+  u32 wait_status;    // Status: error of the wait for an epoch
+
+  alignas(memory_sector) u64 deadline_ns;  // monotonic, 0: none
+  u64 result;                              // atomic, 0 at first: for handlers whose tasks add to it
+  u64 progress;                            // amount done before a restart, 0 at first, see wire::Restart
+  CommandLock* wait_lock;                  // atomic, with waits_for_lock
+
+  alignas(memory_sector) HeldLock locks[held_lock_max];
+
+  alignas(memory_sector) CommandTasks tasks;
+  u64 wait_epoch;  // waits_for_epoch: restarted when this epoch is durable,
+  u64 wait_round;  // or when this checkpoint round has ended
+
   UpcallMailbox mailbox;
-  u32 wanted_generation;               // with operation.wanted_chunk: ChunkState::generation when the step wanted it
   format::AttributeRecord attributes;  // staging of put_attributes
   alignas(16) u8 scratch[command_scratch_size];
   alignas(16) u8 names[command_name_capacity];  // name, then second name, or a path
   alignas(16) u8 buffer[command_buffer_size];   // a page of work space for the handler
   fs::RoundExtent extents[command_extent_capacity];
 };
+static_assert(sizeof(CommandState) % memory_sector == 0);
 
 }  // namespace gpu4fs::engine
 

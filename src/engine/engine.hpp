@@ -144,14 +144,14 @@ GPU4FS_FN void fail_task(Group g, CommandState& c, Status status) {
   on_leader(g, [&] {
     GPU4FS_CHECK(status != Status::ok);
     u32 expected = static_cast<u32>(Status::ok);
-    compare_exchange<Order::relaxed, Scope::engine>(&c.task_status, expected, static_cast<u32>(status));
+    compare_exchange<Order::relaxed, Scope::engine>(&c.tasks.status, expected, static_cast<u32>(status));
   });
 }
 
 // After a fan_out, in the step: the first failure of its tasks, or ok.
 template <class Group>
 GPU4FS_FN Status task_result(Group g, const CommandState& c) {
-  return on_leader(g, [&] { return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.task_status)); });
+  return on_leader(g, [&] { return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.tasks.status)); });
 }
 
 }  // namespace gpu4fs::engine

@@ -10,6 +10,7 @@
 #include "base/atomics.hpp"
 #include "base/check.hpp"
 #include "engine/clock.hpp"
+#include "engine/command_reset.hpp"
 #include "engine/wait_list.hpp"
 #include "engine/write_errors.hpp"
 
@@ -25,29 +26,12 @@ namespace detail {
 
 GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
   CommandState& c = engine.commands[checkpoint_command];
-  GPU4FS_CHECK(phase_of(c) == CommandPhase::free);
-  c.command = wire::Command{};
-  c.command.opcode = wire::Opcode::checkpoint;
-  c.command.mask = mask;
-  c.operation = fs::Operation{};
+  wire::Command command{};
+  command.opcode = wire::Opcode::checkpoint;
+  command.mask = mask;
+  reset_slot(c, command, session_max);
   c.operation.now = now_stamp(engine);
   c.operation.emergency_use = space::EmergencyUse::all;
-  c.stage = 0;
-  c.session = session_max;
-  c.next_linked = no_command;
-  c.prepared = Prepared::no;
-  store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
-  c.in_gate = 0;
-  c.in_step_gate = 0;
-  c.lock_count = 0;
-  c.extent_count = 0;
-  store<Order::relaxed, Scope::engine>(&c.waits_for, static_cast<u32>(Status::ok));
-  c.ended_with = Status::ok;
-  c.mailbox.status = Status::waits_for_answer;
-  c.wait_status = static_cast<u32>(Status::ok);
-  store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
-  store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
-  store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));
   enqueue_command(engine, checkpoint_command);
 }
 

@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   const u32 wanted = c.operation.wanted_chunk;
   GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
   const raid::ChunkState& chunk = engine.fs.space.chunks[wanted];
-  const bool is_another = chunk.generation != c.wanted_generation ||
+  const bool is_another = chunk.generation != c.mailbox.chunk_generation ||
                           load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
   // The step runs again in three cases: the server does not know the new chunk yet, it does not know that the old one
@@ -171,7 +171,7 @@ GPU4FS_FN inline void check_announced(const CommandState& c, Step step) {
 GPU4FS_FN GPU4FS_NOINLINE inline Step note_wanted_chunk(const Engine& engine, CommandState& c) {
   const u32 wanted = c.operation.wanted_chunk;
   if (wanted == raid::no_chunk) return Step::end(Status::corrupt_structure);
-  c.wanted_generation = engine.fs.space.chunks[wanted].generation;
+  c.mailbox.chunk_generation = engine.fs.space.chunks[wanted].generation;
   return Step::end(Status::chunk_not_mapped);
 }
 
