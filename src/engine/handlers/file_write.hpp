@@ -258,7 +258,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   GPU4FS_TRACE_POINT(claim);
   on_leader(g, [&] {
     state.page_count = covered;
-    state.in_row = 0;
+    state.row.is_used = 0;
     state.round_end = minimum(state.end, (first + covered) * page_size);
     state.old_first_address = old_first;
     state.old_last_address = old_last;
@@ -340,6 +340,29 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
   return Status::ok;
 }
 
+// Leader, for a round that was just planned: the number of tasks that fill it. 0: fill_round() does it.
+GPU4FS_FN inline u32 tasks_to_fill(const Engine& engine, const CommandState& c, const WriteState& state) {
+  if (state.row.is_used != 0 || replays_extents(c)) return 0;
+  return state.page_count > engine.config.inline_transfer_pages ? page_task_count(engine, state.page_count) : 0;
+}
+
+// Fills the pages of the round, or ends what its tasks have done. The pages of a row are filled by its record.
+template <class Group>
+GPU4FS_FN Status fill_round(Group g, Engine& engine, CommandState& c) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  if (on_leader(g, [&] { return state.row.is_used != 0; })) {
+    go_to_stage(g, c, static_cast<u32>(WriteStage::fill));
+    GPU4FS_TRY(fill_row(g, engine, c));
+  } else if (c.stage == static_cast<u32>(WriteStage::fill)) {
+    GPU4FS_TRY(task_result(g, c));
+  } else if (!replays_extents(c)) {
+    GPU4FS_TRY(write_round(g, engine, c, state, 0, state.page_count));
+    GPU4FS_TRACE_POINT(transfer);
+  }
+  go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
+  return Status::ok;
+}
+
 // Commits the round. The map pages are loaded again, because a checkpoint may have run since the plan.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
@@ -349,13 +372,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + state.page_count}, &cost));
   GPU4FS_TRACE_POINT(map);
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
-  const bool by_bytes =
-      !replays_extents(c) && state.in_row == 0 && state.round_end - state.position <= log_inline_bytes_max(engine.fs);
+  const bool by_bytes = !replays_extents(c) && state.row.is_used == 0 &&
+                        state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRACE_POINT(reserve);
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (on_leader(g, [&] { return state.in_row != 0 && !space::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
+  if (on_leader(g, [&] {
+        return state.row.is_used != 0 && !space::stripe_stays(engine.fs, state.row.chunk, state.row.row);
+      })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
@@ -386,7 +411,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     c.command.data += bytes;
     c.progress += bytes;
     state.position = state.round_end;
-    state.in_row = 0;
+    state.row.is_used = 0;
     c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : space::EmergencyUse::none;
     c.stage = static_cast<u32>(WriteStage::plan);
     c.command.flags = static_cast<u16>(c.command.flags & ~wire::command_flag_append);
@@ -447,10 +472,6 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
   Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   if (status == Status::ok) status = detail::start_write(g, engine, c, ref);
   GPU4FS_TRACE_POINT(checks);
-  if (status == Status::ok && c.stage == static_cast<u32>(WriteStage::transfer)) {
-    status = task_result(g, c);
-    if (status == Status::ok) detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
-  }
   while (status == Status::ok && state.position < state.end) {
     if (c.stage == static_cast<u32>(WriteStage::plan)) {
       bool done = false;
@@ -459,25 +480,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
       status = detail::plan_round(g, engine, c, ref);
       if (status == Status::no_space) status = detail::plan_row_round(g, engine, c, ref);
       if (status != Status::ok) break;
-      const u32 page_count = state.page_count;
-      if (on_leader(g, [&] { return state.in_row != 0; })) {
-        // Its pages are in a record, and follow it.
-      } else if (detail::replays_extents(c)) {
-        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
-      } else if (page_count > engine.config.inline_transfer_pages) {
-        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::transfer));
-        return Step::fan_out(detail::page_task_count(engine, page_count));
-      } else {
-        status = detail::write_round(g, engine, c, state, 0, page_count);
-        GPU4FS_TRACE_POINT(transfer);
-        if (status != Status::ok) break;
-        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
+      const u32 tasks = on_leader(g, [&] { return detail::tasks_to_fill(engine, c, state); });
+      if (tasks != 0) {
+        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::fill));
+        return Step::fan_out(tasks);
       }
     }
-    if (on_leader(g, [&] { return state.in_row != 0; }) && c.stage != static_cast<u32>(WriteStage::commit)) {
-      status = detail::write_row_round(g, engine, c);
-      if (status != Status::ok) break;
-    }
+    if (c.stage != static_cast<u32>(WriteStage::commit)) status = detail::fill_round(g, engine, c);
+    if (status != Status::ok) break;
     status = detail::commit_round(g, engine, c, ref);
   }
   return detail::end_write(g, engine, c, status);

@@ -4,9 +4,9 @@
 //
 // plan      pages are taken; they and the row's new parities are composed in engine memory, and become a record of the
 //           log, inside the commit gate
-// row_...   the record is made durable, like in a sync
-// then      the row is written from the record's bytes in the log's ring, and the round commits like any other, with a
-//           record that names its pages
+// fill      the record is made durable, like in a sync; then the row is written from the record's bytes in the log's
+//           ring
+// commit    as that of any other round, with a record that names its pages
 //
 // From the record on, a running update of parities is counted for the command. A checkpoint that would make the record
 // superfluous waits until the row is written or the command has given up. A command that gives up leaves its record in
@@ -100,14 +100,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
   const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0});
   on_leader(g, [&] {
     WriteState& state = scratch_of<WriteState>(c);
-    state.in_row = 1;
-    state.row_chunk = partial.chunk;
-    state.row = partial.row;
-    state.row_included = partial.kept | partial.taken;
-    state.row_written = partial.taken;
-    state.row_lsn = lsn;
-    sync_scratch(c).goal = load<Order::acquire, Scope::engine>(&fs.log.tail);
-    c.stage = static_cast<u32>(WriteStage::row_wait);
+    state.row = {1, partial.chunk, partial.row, partial.kept | partial.taken, partial.taken, lsn};
+    sync_scratch(c) = {load<Order::acquire, Scope::engine>(&fs.log.tail), 0, 0, 0};
     if (fs::log_wants_checkpoint(fs.log)) request_checkpoint(engine, 0);
   });
   leave_gate(g, engine, c);
@@ -170,42 +164,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   return status;
 }
 
-// Like other commands that sync: ok if the record is durable.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, CommandState& c) {
-  if (c.stage == static_cast<u32>(WriteStage::row_wait)) {
-    const Status waited = on_leader(g, [&] {
-      bool is_writer = false;
-      const Status status = await_log(engine, c, sync_scratch(c).goal, &is_writer);
-      if (is_writer) c.stage = static_cast<u32>(WriteStage::row_log);
-      return status;
-    });
-    if (waited != Status::ok || c.stage == static_cast<u32>(WriteStage::row_wait)) return waited;
-  }
-  GPU4FS_TRY(write_and_flush_log(g, engine, c, static_cast<u32>(WriteStage::row_flushed)));
-  return on_leader(g, [&] {
-    const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
-    end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
-    return is_whole ? Status::ok : Status::retry_after_checkpoint;
-  });
-}
-
-// Makes the record durable and writes the row. Status: waits_for_log, waits_for_answer, again, errors of a device.
+// Makes the record durable and writes the row. Status: those of make_log_durable() and errors of a device.
 // retry_after_checkpoint: a device was lost meanwhile, and nothing of the row was written.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Status fill_row(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
-  const WriteState& state = scratch_of<WriteState>(c);
-  GPU4FS_TRY(flush_row_record(g, engine, c));
+  GPU4FS_TRY(make_log_durable(g, engine, c));
   if (on_leader(g, [&] { return raid::failed_devices(fs.space); }) != 0) return Status::retry_after_checkpoint;
-  u8* record = fs.log.ring + state.row_lsn % fs.log.capacity;
+  const RowRound row = on_leader(g, [&] { return scratch_of<WriteState>(c).row; });
+  u8* record = fs.log.ring + row.lsn % fs.log.capacity;
   u8* bytes = record + format::log_record_layout(0, 0, 0).data_offset;
-  const raid::RowValues values{state.row_chunk, 0, state.row, state.row_included, state.row_written, bytes};
-  GPU4FS_TRY(raid::replace_row(g, fs.space, values));
-  on_leader(g, [&] {
-    end_row_update(engine, c);
-    c.stage = static_cast<u32>(WriteStage::commit);
-  });
+  GPU4FS_TRY(raid::replace_row(g, fs.space, {row.chunk, 0, row.row, row.included, row.written, bytes}));
+  on_leader(g, [&] { end_row_update(engine, c); });
   return Status::ok;
 }
 

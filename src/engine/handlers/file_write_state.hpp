@@ -6,13 +6,16 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-enum class WriteStage : u32 {
-  plan = 0,
-  transfer,
-  commit,
-  row_wait,  // wait until the row's record is durable, like the next two stages
-  row_log,   // as the writer of the log
-  row_flushed,
+enum class WriteStage : u32 { plan = 0, fill, commit };
+
+// The row whose pages are those of the round (file_write_rows.hpp).
+struct RowRound {
+  u32 is_used;  // 0: the round has pages of its own
+  u32 chunk;
+  u64 row;
+  u64 included;  // raid::RowValues
+  u64 written;
+  u64 lsn;  // of the row's record, which has the pages' bytes
 };
 
 struct WriteState {
@@ -25,12 +28,7 @@ struct WriteState {
   u64 old_first_address;  // old content of a partial first page, no_address: zeros
   u64 old_last_address;   // old content of a partial last page
   u8* data;               // source of byte `begin`
-  u32 in_row;             // 1: the round's pages are of one row, and are in its record
-  u32 row_chunk;
-  u64 row;
-  u64 row_included;  // raid::RowValues
-  u64 row_written;
-  u64 row_lsn;  // of the record
+  RowRound row;
 };
 
 // A replay of a write whose pages are on the medium.
