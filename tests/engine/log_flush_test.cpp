@@ -37,7 +37,7 @@ class LogFlush : public ::testing::Test {
 
 // It has lost its pages: a restart may take another path and not reach the log again.
 TEST_F(LogFlush, AWriteThatBeginsAnewLeavesItToTheOthers) {
-  writer_.stage = static_cast<u32>(engine::detail::WriteStage::fill);
+  writer_.stage = static_cast<u32>(engine::detail::RoundStage::fill);
   const engine::Step step = engine::detail::end_write(Lane{}, engine(), writer_, Status::chunk_not_mapped);
   EXPECT_EQ(step.status(), Status::chunk_not_mapped);
   EXPECT_EQ(writer_.stage, 0u);
@@ -50,9 +50,9 @@ TEST_F(LogFlush, AWriteThatBeginsAnewLeavesItToTheOthers) {
 
 TEST_F(LogFlush, AWriteThatGoesOnKeepsIt) {
   for (const Status status : {Status::again, Status::waits_for_gate, Status::waits_for_log, Status::waits_for_answer}) {
-    writer_.stage = static_cast<u32>(engine::detail::WriteStage::fill);
+    writer_.stage = static_cast<u32>(engine::detail::RoundStage::fill);
     EXPECT_EQ(engine::detail::end_write(Lane{}, engine(), writer_, status).status(), status);
-    EXPECT_EQ(writer_.stage, static_cast<u32>(engine::detail::WriteStage::fill));
+    EXPECT_EQ(writer_.stage, static_cast<u32>(engine::detail::RoundStage::fill));
     EXPECT_EQ(engine().log_queue.flusher, writer_.index);
     EXPECT_FALSE(waiter_runs());
   }

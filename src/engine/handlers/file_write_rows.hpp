@@ -43,8 +43,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandStat
     ++c.extent_count;
   }
   const u64 first = state.position / page_size;
-  state.page_count = c.extent_count;
-  state.round_end = minimum(state.end, (first + state.page_count) * page_size);
+  state.round = {first, c.extent_count, 0, raid::no_address, raid::no_address};
+  state.round_end = minimum(state.end, (first + state.round.page_count) * page_size);
 }
 
 // Composes the round's pages in `bytes`.
@@ -53,7 +53,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandS
                                                u8* bytes) {
   const WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
-  for (u32 i = 0; i < state.page_count; ++i) {
+  for (u32 i = 0; i < state.round.page_count; ++i) {
     const ByteRange range = range_in_page(first + i, state.position, state.round_end);
     u8* page = bytes + u64{i} * page_size;
     if (range.from != 0 || range.to != page_size) {
@@ -150,9 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   const u64 first = state.position / page_size;
   const u32 wanted =
       static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, space::row_record_pages_max));
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + wanted}, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, {first, first + wanted}));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, space::row_record_pages_max * page_size, 0)));
   u32* taken = &fs.space.parity->row_work_taken;
   if (on_leader(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;

@@ -1,12 +1,10 @@
 // The state that the ways of a write share (file_write.hpp).
 #pragma once
 
-#include "engine/handlers/file_common.hpp"
+#include "engine/handlers/file_round.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
-
-enum class WriteStage : u32 { plan = 0, fill, commit };
 
 // The row whose pages are those of the round (file_write_rows.hpp).
 struct RowRound {
@@ -20,14 +18,13 @@ struct RowRound {
 
 struct WriteState {
   u32 started;
-  u32 page_count;  // of the round
-  u64 begin;       // bytes in the file
+  u32 reserved;
+  u64 begin;  // bytes in the file
   u64 end;
   u64 position;  // committed up to here
   u64 round_end;
-  u64 old_first_address;  // old content of a partial first page, no_address: zeros
-  u64 old_last_address;   // old content of a partial last page
-  u8* data;               // source of byte `begin`
+  u8* data;  // source of byte `begin`
+  Round round;
   RowRound row;
 };
 
