@@ -122,5 +122,21 @@ TEST_F(Steps, ANewChunkIsAskedFor) {
   EXPECT_EQ(command_.ended_with, Status::ok);
 }
 
+// A late answer, or one that was taken already, must not pass for that to another request.
+TEST_F(Steps, AnAnswerIsTakenOnce) {
+  EXPECT_EQ(engine::post_upcall(engine(), command_, ring::UpcallKind::flush_device, 0), Status::waits_for_answer);
+  EXPECT_THROW(engine::take_answer(command_), FailedCheck);
+  ring::Upcall upcall{};
+  ASSERT_TRUE(fixture_.host().wait_upcall(&upcall, 0));
+  ASSERT_EQ(engine::answer_upcall(engine(), upcall.id, static_cast<u64>(Status::device_failed), 5), Status::ok);
+  const engine::UpcallAnswer answer = engine::take_answer(command_);
+  EXPECT_EQ(answer.status, Status::device_failed);
+  EXPECT_EQ(answer.failed_devices, 5u);
+  EXPECT_THROW(engine::take_answer(command_), FailedCheck);
+  engine::set_phase(command_, CommandPhase::running);
+  EXPECT_EQ(engine::post_upcall(engine(), command_, ring::UpcallKind::flush_device, 0), Status::waits_for_answer);
+  EXPECT_THROW(engine::take_answer(command_), FailedCheck);
+}
+
 }  // namespace
 }  // namespace gpu4fs::test::step_test
