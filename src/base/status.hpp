@@ -14,15 +14,17 @@
 
 #define GPU4FS_STATUS_LIST(X)                                                                        \
   X(ok, 0, "Success.")                                                                               \
-  /* control: the command is not finished and nothing went wrong */                                  \
-  X(parked, EINPROGRESS, "The command waits and will be restarted.")                                 \
+  /* control: the command is not finished and nothing went wrong; see is_control() */                \
+  X(waits_for_lock, EINPROGRESS, "The command waits for a lock.")                                    \
+  X(waits_for_gate, EINPROGRESS, "The command waits until a gate opens.")                            \
+  X(waits_for_drain, EINPROGRESS, "The command waits until a gate is empty.")                        \
+  X(waits_for_epoch, EINPROGRESS, "The command waits for a checkpoint.")                             \
+  X(waits_for_log, EINPROGRESS, "The command waits for the writer of the log.")                      \
+  X(waits_for_answer, EINPROGRESS, "The command waits for an answer of the server.")                 \
+  X(again, EAGAIN, "The step runs again soon.")                                                      \
   X(retry_after_checkpoint, EAGAIN, "The command must be restarted after a checkpoint.")             \
   X(chunk_not_mapped, EAGAIN, "The engine cannot reach the chunk's memory yet; the server maps it.") \
-  X(page_absent, ENODATA, "The metadata page is a hole of its file.")                                \
-  X(busy, EBUSY, "The object is in use.")                                                            \
-  X(again, EAGAIN, "No room in the queue; try again.")                                               \
-  X(deadline_exceeded, ETIMEDOUT, "The command did not finish before its deadline.")                 \
-  X(cancelled, ECANCELED, "The command was cancelled.")                                              \
+  X(needs_new_chunk, EAGAIN, "The command needs a new chunk; the server makes one.")                 \
   /* names and files */                                                                              \
   X(not_found, ENOENT, "No such file or directory.")                                                 \
   X(exists, EEXIST, "The name exists already.")                                                      \
@@ -40,6 +42,7 @@
   X(not_a_symlink, EINVAL, "The file is not a symbolic link.")                                       \
   X(would_orphan, EINVAL, "A directory cannot be moved below itself.")                               \
   X(no_such_data, ENXIO, "No data or hole beyond this offset.")                                      \
+  X(page_absent, ENODATA, "The metadata page is a hole of its file.")                                \
   /* rights and limits */                                                                            \
   X(permission, EPERM, "Operation not permitted.")                                                   \
   X(access, EACCES, "Permission denied.")                                                            \
@@ -48,6 +51,10 @@
   X(no_inodes, ENOSPC, "No inode number left.")                                                      \
   X(no_memory, ENOMEM, "Not enough engine memory.")                                                  \
   X(too_many_sessions, EUSERS, "The table of sessions is full.")                                     \
+  X(ring_full, EAGAIN, "No room in the ring; try again.")                                            \
+  X(busy, EBUSY, "The object is in use.")                                                            \
+  X(deadline_exceeded, ETIMEDOUT, "The command did not finish before its deadline.")                 \
+  X(cancelled, ECANCELED, "The command was cancelled.")                                              \
   /* arguments */                                                                                    \
   X(invalid_argument, EINVAL, "Invalid argument.")                                                   \
   X(bad_descriptor, EINVAL, "The command descriptor is malformed.")                                  \
@@ -90,9 +97,16 @@ enum class [[nodiscard]] Status : u32{
 inline constexpr u32 status_count = 0 GPU4FS_STATUS_LIST(GPU4FS_STATUS_COUNT);
 #undef GPU4FS_STATUS_COUNT
 
-// True for the codes that mean "not finished", which must never reach a client.
+// True for the codes that mean "not finished". A step of the engine ends with them (engine/command_types.hpp); no
+// client ever sees one.
 GPU4FS_FN constexpr bool is_control(Status status) {
-  return status == Status::parked || status == Status::retry_after_checkpoint || status == Status::chunk_not_mapped;
+  return status >= Status::waits_for_lock && status <= Status::needs_new_chunk;
+}
+
+// True for the control codes of a command that is in the list of what it waits for. The step runs again when the
+// command is woken, and finds everything that the command holds.
+GPU4FS_FN constexpr bool is_wait(Status status) {
+  return status >= Status::waits_for_lock && status <= Status::waits_for_answer;
 }
 
 // The positive errno of a status, 0 for ok, EIO for a value that is not a status.

@@ -52,7 +52,7 @@ Reply Session::call(const wire::Command& command) {
 Status Session::call_linked(std::span<const wire::Command> commands, std::span<Reply> replies) {
   GPU4FS_CHECK_EQ(commands.size(), replies.size());
   GPU4FS_CHECK(!commands.empty() && commands.size() <= linked_max);
-  if (!connection_.producer.has_room(commands.size())) return Status::again;
+  if (!connection_.producer.has_room(commands.size())) return Status::ring_full;
   u64 first = 0;
   for (u64 i = 0; i < commands.size(); ++i) {
     wire::Command command = commands[i];

@@ -57,7 +57,7 @@ class Session {
   static constexpr u32 linked_max = 16;
   Status call_linked(std::span<const wire::Command> commands, std::span<Reply> replies);
 
-  // Asynchronous use: submit() publishes a command and returns its position, or `again` if the ring is full; finish()
+  // Asynchronous use: submit() publishes a command and returns its position, or `ring_full`; finish()
   // waits for it. Every position is finished once, in any order, before `depth` later ones are submitted. The engine
   // may sleep until wake_engine() or a finish().
   Status submit(const wire::Command& command, u64* position);

@@ -3,6 +3,7 @@
 
 #include "base/copy.hpp"
 #include "base/mutant.hpp"
+#include "engine/command_reset.hpp"
 #include "engine/engine.hpp"
 #include "engine/log_flush.hpp"
 #include "engine/owned_extents.hpp"
@@ -42,36 +43,13 @@ GPU4FS_FN inline Status validate_command(const wire::Command& command, wire::Sen
 // Fills a newly taken slot with its command. Leader only.
 GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire::Command& command, u32 session,
                                     u64 position) {
-  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.phase)), static_cast<u32>(CommandPhase::free));
   const Session& s = engine.sessions[session];
-  c.command = command;
+  reset_slot(c, command, session);
   if (GPU4FS_MUTANT(caller_names_itself, s.trusted == 0, false)) {
     c.command.uid = s.uid;
     c.command.gid = s.gid;
   }
-  c.operation = fs::Operation{};
-  c.wait_next = no_command;
-  c.stage = 0;
-  c.session = session;
-  c.next_linked = no_command;
-  c.prepared = Prepared::no;
   c.ring_position = position;
-  store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
-  c.result = 0;
-  c.progress = 0;
-  c.in_gate = 0;
-  c.in_step_gate = 0;
-  c.lock_count = 0;
-  c.task_count = 0;
-  c.extent_count = 0;
-  c.engine_wait = 0;
-  c.waited_for_reservations = 0;
-  c.wait_status = static_cast<u32>(Status::ok);
-  c.upcall_result = Status::ok;
-  store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
-  store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
-  store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));
-  // Relaxed: other workers get the command through the run queue, which releases.
   store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::linked));
 }
 

@@ -86,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandSt
     } else {
       c.wait_next = no_command;
       store<Order::relaxed, Scope::engine>(&c.wait_lock, &lock);
-      announce_wait(c, WaitKind::lock);
+      announce_wait(c, Status::waits_for_lock);
       if (word.head == no_command) word.head = c.index;
       word.tail = c.index;
     }
@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandSt
     if (!taken && tail_before != no_command) engine.commands[tail_before].wait_next = c.index;
     break;
   }
-  if (taken) announce_wait(c, WaitKind::none);
+  if (taken) announce_wait(c, Status::ok);
   lock.guard.unlock();
   return taken;
 }
@@ -163,15 +163,16 @@ GPU4FS_FN inline Status find_or_acquire_lock(Engine& engine, CommandState& c, Co
   entry.mode = mode;
   store<Order::relaxed, Scope::engine>(&entry.granted, 0u);
   ++c.lock_count;
-  if (!acquire_or_queue(engine, c, *lock, mode)) return Status::parked;
+  if (!acquire_or_queue(engine, c, *lock, mode)) return Status::waits_for_lock;
   store<Order::relaxed, Scope::engine>(&entry.granted, 1u);
   return Status::ok;
 }
 
 }  // namespace detail
 
-// ok: held (or needs no lock). parked: queued; the step returns and runs again when the lock is held. A lock held in
-// exclusive mode satisfies a shared request. A request for a stronger mode than the held one is a programming error.
+// ok: held (or needs no lock). waits_for_lock: queued; the step returns and runs again when the lock is held. A lock
+// held in exclusive mode satisfies a shared request. A request for a stronger mode than the held one is a programming
+// error.
 GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, CommandState& c, CommandLock* lock,
                                                              u64 inode, LockMode mode) {
   const Status status = detail::find_or_acquire_lock(engine, c, lock, inode, mode);

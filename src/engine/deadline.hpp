@@ -16,16 +16,16 @@ GPU4FS_FN inline bool is_overdue(const CommandState& c, u64 now_ns) {
 // Removes the command from its queue. False if another worker was about to wake it.
 GPU4FS_FN inline bool cancel_wait(Engine& engine, u32 index, u64 now_ns) {
   CommandState& c = engine.commands[index];
-  switch (static_cast<WaitKind>(load<Order::acquire, Scope::engine>(&c.wait_kind))) {
-    case WaitKind::lock: {
+  switch (static_cast<Status>(load<Order::acquire, Scope::engine>(&c.waits_for))) {
+    case Status::waits_for_lock: {
       CommandLock* lock = load<Order::relaxed, Scope::engine>(&c.wait_lock);
       return lock != nullptr && cancel_lock_wait(engine, *lock, index, now_ns);
     }
-    case WaitKind::epoch:
+    case Status::waits_for_epoch:
       return cancel_epoch_wait(engine, index, now_ns);
-    case WaitKind::upcall:
+    case Status::waits_for_answer:
       return cancel_upcall_wait(engine, index, now_ns);
-    case WaitKind::log:
+    case Status::waits_for_log:
       return cancel_log_wait(engine, index, now_ns);
     default:
       return false;

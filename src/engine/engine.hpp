@@ -1,8 +1,8 @@
 // The functions of the engine for handlers: locks, gate, epochs, upcalls, session memory. All functions here are
 // uniform: every rank calls them with equal arguments.
 //
-// GPU4FS_STEP_TRY returns a status other than ok from the step. `parked` means that the command is in some queue, and
-// that its step runs again from the top later.
+// GPU4FS_STEP_TRY ends the step with a status other than ok. If that is one of is_wait(), the command is in the list of
+// what it waits for, and its step runs again from the top later.
 #pragma once
 
 #include "base/group.hpp"
@@ -18,9 +18,9 @@ namespace gpu4fs::engine {
 
 using ring::UpcallKind;
 
-// ok or parked. It is ok if the command already holds the lock. An exclusive lock satisfies a shared request. A request
-// for exclusive while holding shared is a check failure. Ref has `number` and `lock` (fs::InodeRef). Inodes 0, 2 and 3
-// have no lock.
+// ok or waits_for_lock. It is ok if the command already holds the lock. An exclusive lock satisfies a shared request. A
+// request for exclusive while holding shared is a check failure. Ref has `number` and `lock` (fs::InodeRef). Inodes 0,
+// 2 and 3 have no lock.
 template <class Group, class Ref>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_inode(Group g, Engine& engine, CommandState& c, const Ref& ref, LockMode mode) {
   return on_leader(g, [&] { return acquire_command_lock(engine, c, ref.lock, ref.number, mode); });
@@ -33,7 +33,7 @@ GPU4FS_FN Status lock_rename(Group g, Engine& engine, CommandState& c) {
       g, [&] { return acquire_command_lock(engine, c, &engine.rename_lock, lock_inode_rename, LockMode::exclusive); });
 }
 
-// Releases a lock early. Only before enter_gate(), and never between a `parked` result and the return.
+// Releases a lock early. Only before enter_gate(), and never between a waiting result and the return.
 template <class Group>
 GPU4FS_FN void unlock_inode(Group g, Engine& engine, CommandState& c, u64 inode) {
   on_leader(g, [&] {
@@ -42,8 +42,8 @@ GPU4FS_FN void unlock_inode(Group g, Engine& engine, CommandState& c, u64 inode)
   });
 }
 
-// ok: the command is inside the commit gate until its step ends (or leave_gate). parked: a checkpoint has closed the
-// gate. When the step runs again, frames found before are not valid.
+// ok: the command is inside the commit gate until its step ends (or leave_gate). waits_for_gate: a checkpoint has
+// closed the gate. When the step runs again, frames found before are not valid.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status enter_gate(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
@@ -65,8 +65,7 @@ GPU4FS_FN void leave_gate(Group g, Engine& engine, CommandState& c) {
   });
 }
 
-// Checkpoint: closes the commit gate. ok: no commit is running, and none starts. parked, again: return it from the
-// step.
+// Checkpoint: closes the commit gate. ok: no commit is running, and none starts. Others: those of close_or_park().
 template <class Group>
 GPU4FS_FN Status close_gate(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
@@ -86,8 +85,8 @@ GPU4FS_FN inline bool exit_is_requested(const Engine& engine) {
   return requested != 0;
 }
 
-// Waits until no other step or task runs and starts none. The caller's own steps and tasks still run. ok, parked or
-// again, as for close_gate. The whole engine is stopped meanwhile, so the time must be short.
+// Waits until no other step or task runs and starts none. The caller's own steps and tasks still run. Status as
+// for close_gate. The whole engine is stopped meanwhile, so the time must be short.
 template <class Group>
 GPU4FS_FN Status stop_steps(Group g, Engine& engine, CommandState& c) {
   return on_leader(g, [&] {
@@ -119,10 +118,10 @@ GPU4FS_FN void resume_steps(Group g, Engine& engine, CommandState& c) {
   });
 }
 
-// ok: `epoch` is durable. parked: the command restarts when the epoch is durable or when the next checkpoint has ended
-// (then the step calls again). Other: the checkpoint failed with this status.
+// ok: `epoch` is durable. waits_for_epoch: the command restarts when the epoch is durable or when the next checkpoint
+// has ended (then the step calls again). Other: the checkpoint failed with this status.
 template <class Group>
-GPU4FS_FN Status park_until_epoch(Group g, Engine& engine, CommandState& c, u64 epoch) {
+GPU4FS_FN Status await_epoch(Group g, Engine& engine, CommandState& c, u64 epoch) {
   return on_leader(g, [&] { return wait_for_epoch(engine, c, epoch); });
 }
 
@@ -132,8 +131,8 @@ GPU4FS_FN void publish_durable(Group g, Engine& engine, u64 epoch) {
   on_leader(g, [&] { publish_durable_epoch(engine, epoch); });
 }
 
-// Sends a request to the server and parks (always returns parked). The caller advances c.stage first. After the
-// restart the answer is in c.upcall_result.
+// Sends a request to the server, and returns waits_for_answer. The caller advances c.stage first. After the restart the
+// step takes the answer (take_answer).
 template <class Group>
 GPU4FS_FN Status upcall(Group g, Engine& engine, CommandState& c, UpcallKind kind, u64 argument) {
   return on_leader(g, [&] { return post_upcall(engine, c, kind, argument); });
@@ -145,14 +144,14 @@ GPU4FS_FN void fail_task(Group g, CommandState& c, Status status) {
   on_leader(g, [&] {
     GPU4FS_CHECK(status != Status::ok);
     u32 expected = static_cast<u32>(Status::ok);
-    compare_exchange<Order::relaxed, Scope::engine>(&c.task_status, expected, static_cast<u32>(status));
+    compare_exchange<Order::relaxed, Scope::engine>(&c.tasks.status, expected, static_cast<u32>(status));
   });
 }
 
 // After a fan_out, in the step: the first failure of its tasks, or ok.
 template <class Group>
 GPU4FS_FN Status task_result(Group g, const CommandState& c) {
-  return on_leader(g, [&] { return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.task_status)); });
+  return on_leader(g, [&] { return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.tasks.status)); });
 }
 
 }  // namespace gpu4fs::engine

@@ -62,11 +62,10 @@ void build_commands(EngineAllocator& allocator, Engine& engine) {
   GPU4FS_CHECK_GE(count, 2u + linked_command_max);
   GPU4FS_CHECK_LT(count, u32{no_command});
   engine.commands = allocate_zeroed<CommandState>(allocator, count);
-  // Only two words are not zero. A strided copy of single words would be slow over a bus, but a copy of one row per
+  // Only the index is not zero. A strided copy of single words would be slow over a bus, but a copy of one row per
   // command is not.
   const auto first = std::make_unique<CommandState>();
   const auto row_bytes = reinterpret_cast<const u8*>(&first->stage) - reinterpret_cast<const u8*>(first.get());
-  first->wait_next = no_command;
   for (u32 i = 0; i < count; ++i) {
     first->index = i;
     allocator.copy_in(&engine.commands[i], first.get(), static_cast<u64>(row_bytes));

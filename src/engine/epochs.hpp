@@ -10,6 +10,7 @@
 #include "base/atomics.hpp"
 #include "base/check.hpp"
 #include "engine/clock.hpp"
+#include "engine/command_reset.hpp"
 #include "engine/wait_list.hpp"
 #include "engine/write_errors.hpp"
 
@@ -25,27 +26,12 @@ namespace detail {
 
 GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
   CommandState& c = engine.commands[checkpoint_command];
-  GPU4FS_CHECK(phase_of(c) == CommandPhase::free);
-  c.command = wire::Command{};
-  c.command.opcode = wire::Opcode::checkpoint;
-  c.command.mask = mask;
-  c.operation = fs::Operation{};
+  wire::Command command{};
+  command.opcode = wire::Opcode::checkpoint;
+  command.mask = mask;
+  reset_slot(c, command, session_max);
   c.operation.now = now_stamp(engine);
   c.operation.emergency_use = space::EmergencyUse::all;
-  c.stage = 0;
-  c.session = session_max;
-  c.next_linked = no_command;
-  c.prepared = Prepared::no;
-  store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
-  c.in_gate = 0;
-  c.in_step_gate = 0;
-  c.lock_count = 0;
-  c.extent_count = 0;
-  c.engine_wait = 0;
-  c.wait_status = static_cast<u32>(Status::ok);
-  store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
-  store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
-  store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));
   enqueue_command(engine, checkpoint_command);
 }
 
@@ -108,8 +94,8 @@ GPU4FS_FN inline void request_checkpoint(Engine& engine, u32 mask) {
   if (claim.start) detail::start_checkpoint(engine, claim.mask);
 }
 
-// ok: `epoch` is durable. parked: the command is restarted when the epoch is durable or when the checkpoint for it has
-// ended, and calls again. Any other status: the error of the failed checkpoint, returned once.
+// ok: `epoch` is durable. waits_for_epoch: the command is restarted when the epoch is durable or when the checkpoint
+// for it has ended, and calls again. Any other status: the error of the failed checkpoint, returned once.
 GPU4FS_FN inline Status wait_for_epoch(Engine& engine, CommandState& c, u64 epoch, u32 mask = 0) {
   EpochQueue& epochs = engine.epochs;
   const Status failed = static_cast<Status>(c.wait_status);
@@ -123,12 +109,12 @@ GPU4FS_FN inline Status wait_for_epoch(Engine& engine, CommandState& c, u64 epoc
   c.wait_epoch = epoch;
   c.wait_round = detail::want_round(engine);
   epochs.mask_wanted |= mask;
-  announce_wait(c, WaitKind::epoch);
+  announce_wait(c, Status::waits_for_epoch);
   append_waiter(engine, epochs.head, epochs.tail, c.index);
   const detail::CheckpointStart claim = detail::claim_checkpoint(engine);
   epochs.guard.unlock();
   if (claim.start) detail::start_checkpoint(engine, claim.mask);
-  return Status::parked;
+  return Status::waits_for_epoch;
 }
 
 // For the checkpoint's handler: `epoch` is durable.

@@ -41,35 +41,55 @@ GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
   return {Next::step, Status::ok, c.index, 0};
 }
 
+GPU4FS_FN inline Decision end_with(const CommandState& c, Status status) {
+  return {Next::end, status, c.index, 0};
+}
+
+GPU4FS_FN inline Status exceed_deadline(Engine& engine) {
+  add<Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+  return Status::deadline_exceeded;
+}
+
+// The checkpoint after which the command was to be restarted has ended. If not ok, the command ends with this status.
+GPU4FS_FN inline Status take_checkpoint(Engine& engine, CommandState& c) {
+  c.ended_with = Status::ok;
+  const Status failed = static_cast<Status>(c.wait_status);
+  if (failed != Status::ok) return failed;
+  const bool is_late = c.deadline_ns != 0 && now_monotonic_ns() > c.deadline_ns;
+  return is_late ? exceed_deadline(engine) : Status::ok;
+}
+
 // Handles the server's answer about the chunk that the step wanted. If not ok, the command ends with this status.
 // Inside the step gate. If the chunk was deleted meanwhile, the answer does not apply to the new chunk at its place in
 // the table.
 GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, CommandState& c) {
-  const bool has_memory = c.upcall_result == Status::ok;
-  const u32 wanted = c.operation.wanted_chunk;
-  if (wanted == raid::new_chunk) {
+  const Status ended_with = c.ended_with;
+  c.ended_with = Status::ok;
+  const Status answered = take_answer(c).status;
+  const bool has_memory = answered == Status::ok;
+  if (ended_with == Status::needs_new_chunk) {
     if (!has_memory) space::refuse_growth(c.operation);
     return Status::ok;
   }
+  GPU4FS_CHECK_EQ(ended_with, Status::chunk_not_mapped);
+  const u32 wanted = c.operation.wanted_chunk;
   GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
   const raid::ChunkState& chunk = engine.fs.space.chunks[wanted];
-  const bool is_another = chunk.generation != c.wanted_generation ||
+  const bool is_another = chunk.generation != c.mailbox.chunk_generation ||
                           load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
   // The step runs again in three cases: the server does not know the new chunk yet, it does not know that the old one
   // has ended, or it answered before it punched parts of the chunk.
-  if (is_another || c.upcall_result == Status::stale) {
-    if (!is_past_deadline(c, now_monotonic_ns())) return Status::ok;
-    add<Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
-    return Status::deadline_exceeded;
+  if (is_another || answered == Status::stale) {
+    return is_past_deadline(c, now_monotonic_ns()) ? exceed_deadline(engine) : Status::ok;
   }
   if (has_memory) {
     space::make_chunk_accessible(engine.fs, wanted);
     space::restore_backing(engine.fs, wanted);
     return Status::ok;
   }
-  const bool goes_on = c.upcall_result == Status::no_space && space::refuse_wanted_chunk(engine.fs, c.operation);
-  return goes_on ? Status::ok : c.upcall_result;
+  const bool goes_on = answered == Status::no_space && space::refuse_wanted_chunk(engine.fs, c.operation);
+  return goes_on ? Status::ok : answered;
 }
 
 // Before a step. The command is in phase `running`. Leader only.
@@ -78,108 +98,105 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandSta
   const bool is_new = c.prepared == Prepared::no;
   if (is_new && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
   if (is_new && c.index != checkpoint_command) return enter_step(engine, c);
+  announce_wait(c, Status::ok);
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
-  if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
-  const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
-  if (waited == EngineWait::checkpoint) {
-    c.engine_wait = static_cast<u32>(EngineWait::none);
-    const Status failed = static_cast<Status>(c.wait_status);
-    if (failed != Status::ok) return {Next::end, failed, c.index, 0};
-    if (c.deadline_ns != 0 && now_monotonic_ns() > c.deadline_ns) {
-      add<Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
-      return {Next::end, Status::deadline_exceeded, c.index, 0};
-    }
+  if (cancelled != Status::ok) return end_with(c, cancelled);
+  if (c.ended_with == Status::retry_after_checkpoint) {
+    const Status status = take_checkpoint(engine, c);
+    if (status != Status::ok) return end_with(c, status);
   }
   if (wire::needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
     const Decision entered = enter_step(engine, c);
     if (entered.next != Next::step) return entered;
   }
-  if (waited != EngineWait::chunk_mapping) return {Next::step, Status::ok, c.index, 0};
-  c.engine_wait = static_cast<u32>(EngineWait::none);
+  if (c.ended_with == Status::ok) return {Next::step, Status::ok, c.index, 0};
   const Status answered = take_chunk_answer(engine, c);
+  c.operation.wanted_chunk = raid::no_chunk;
   if (answered == Status::ok) return {Next::step, Status::ok, c.index, 0};
   leave_step(engine, c);
-  return {Next::end, answered, c.index, 0};
+  return end_with(c, answered);
 }
 
-GPU4FS_FN inline Decision parked_or_again(CommandState& c) {
+// The command begins anew later.
+GPU4FS_FN inline void drop_progress(Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_NE(c.index, checkpoint_command);
+  release_holdings(engine, c);
+  c.stage = 0;
+  c.prepared = Prepared::stale_scratch;
+}
+
+// The step ended with a code for which the engine still has to put the command into a list. Returns what it waits for.
+GPU4FS_FN GPU4FS_NOINLINE inline Status begin_wait(Engine& engine, CommandState& c, Status status) {
+  c.ended_with = status;
+  switch (status) {
+    case Status::chunk_not_mapped:
+      return post_upcall(engine, c, ring::UpcallKind::map_chunk, c.operation.wanted_chunk);
+    case Status::needs_new_chunk:
+      // Nothing is held meanwhile, because a new chunk needs a checkpoint.
+      drop_progress(engine, c);
+      return post_upcall(engine, c, ring::UpcallKind::make_chunk, c.operation.wanted_class);
+    default:
+      GPU4FS_CHECK_EQ(status, Status::retry_after_checkpoint);
+      drop_progress(engine, c);
+      c.wait_status = static_cast<u32>(Status::ok);
+      return wait_for_epoch(engine, c, any_epoch);
+  }
+}
+
+// The command waits as the status says. Leader only.
+GPU4FS_FN inline Decision wait_for(Engine& engine, CommandState& c, Status status) {
+  if (!is_wait(status)) status = begin_wait(engine, c, status);
+  GPU4FS_CHECK(is_wait(status));
   if (park_command(c)) return {Next::leave, Status::ok, no_command, 0};
   return {Next::step, Status::ok, c.index, 0};
 }
 
-// As for retry_after_checkpoint, nothing is held meanwhile, because a new chunk needs a checkpoint.
-GPU4FS_FN inline Decision ask_for_chunk(Engine& engine, CommandState& c) {
-  GPU4FS_CHECK_NE(c.index, checkpoint_command);
-  release_holdings(engine, c);
-  c.stage = 0;
-  c.prepared = Prepared::stale_scratch;
-  c.operation.wanted_chunk = raid::new_chunk;
-  c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
-  const Status posted = post_upcall(engine, c, ring::UpcallKind::make_chunk, c.operation.wanted_class);
-  GPU4FS_CHECK_EQ(posted, Status::parked);
-  return parked_or_again(c);
-}
-
-// The step returned a control code or `parked`. Leader only.
-GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status status) {
-  switch (status) {
-    case Status::parked:
-      return parked_or_again(c);
-    case Status::again:
-      enqueue_command(engine, c.index);
-      return {Next::leave, Status::ok, no_command, 0};
-    case Status::chunk_not_mapped:
-      if (c.operation.wanted_chunk == raid::new_chunk) return ask_for_chunk(engine, c);
-      c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
-      if (post_upcall(engine, c, ring::UpcallKind::map_chunk, c.operation.wanted_chunk) == Status::parked) {
-        return parked_or_again(c);
-      }
-      return {Next::end, Status::upcall_failed, c.index, 0};
-    default:
-      break;
-  }
-  GPU4FS_CHECK_EQ(status, Status::retry_after_checkpoint);
-  GPU4FS_CHECK_NE(c.index, checkpoint_command);
-  release_holdings(engine, c);
-  c.stage = 0;
-  c.prepared = Prepared::stale_scratch;
-  c.wait_status = static_cast<u32>(Status::ok);
-  c.engine_wait = static_cast<u32>(EngineWait::checkpoint);
-  const Status waiting = wait_for_epoch(engine, c, any_epoch);
-  GPU4FS_CHECK_EQ(waiting, Status::parked);
-  return parked_or_again(c);
-}
-
-// Whether the command waits once for space that others may release, before it ends with no_space.
-GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c, const Step& step) {
-  if (step.kind != StepKind::complete || step.status != Status::no_space) return false;
+// The step ended with no_space. Whether the command waits, once, for space that others may release.
+GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c) {
   if (c.operation.blocked_by_reservations == 0 || c.waited_for_reservations != 0) return false;
   if (c.index == checkpoint_command) return false;
   c.waited_for_reservations = 1;
   return true;
 }
 
+// A command that is in a list must not end or run on, and one that is in none would never be woken. Called before the
+// command is left to others.
+GPU4FS_FN inline void check_announced(const CommandState& c, Step step) {
+  const Status announced = static_cast<Status>(load<Order::relaxed, Scope::engine>(&c.waits_for));
+  GPU4FS_CHECK_EQ(announced, is_wait(step.status()) ? step.status() : Status::ok);
+}
+
+// The step ended with chunk_not_mapped. Inside the step gate. If no function has said which chunk that is, a page of a
+// file lies where no page is in use.
+GPU4FS_FN GPU4FS_NOINLINE inline Step note_wanted_chunk(const Engine& engine, CommandState& c) {
+  const u32 wanted = c.operation.wanted_chunk;
+  if (wanted == raid::no_chunk) return Step::end(Status::corrupt_structure);
+  c.mailbox.chunk_generation = engine.fs.space.chunks[wanted].generation;
+  return Step::end(Status::chunk_not_mapped);
+}
+
 // Leader only, after a g.sync().
-GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandState& c, const Step& step) {
+GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandState& c, Step step) {
   if (c.in_gate != 0) {
     c.in_gate = 0;
     leave(engine, engine.commit_gate);
   }
-  const bool wants_chunk = step.kind != StepKind::parked && step.kind != StepKind::fan_out &&
-                           step.status == Status::chunk_not_mapped && c.operation.wanted_chunk != raid::new_chunk;
-  if (wants_chunk) c.wanted_generation = engine.fs.space.chunks[c.operation.wanted_chunk].generation;
+  check_announced(c, step);
+  if (step.status() == Status::chunk_not_mapped) step = note_wanted_chunk(engine, c);
+  if (step.status() == Status::no_space && waits_for_others(c)) step = Step::end(Status::retry_after_checkpoint);
   leave_step(engine, c);
-  if (step.kind == StepKind::parked) return restart_later(engine, c, Status::parked);
-  if (step.kind == StepKind::fan_out) {
-    if (step.task_count == 0) return {Next::step, Status::ok, c.index, 0};
-    begin_fan_out(c, step.task_count);
-    return {Next::tasks, Status::ok, c.index, 0};
+  switch (step.kind()) {
+    case StepKind::tasks:
+      begin_fan_out(c, step.task_count());
+      return {Next::tasks, Status::ok, c.index, 0};
+    case StepKind::again:
+      enqueue_command(engine, c.index);
+      return {Next::leave, Status::ok, no_command, 0};
+    case StepKind::waits:
+      return wait_for(engine, c, step.status());
+    default:
+      return {Next::end, step.status(), c.index, step.result()};
   }
-  if (waits_for_others(c, step)) return restart_later(engine, c, Status::retry_after_checkpoint);
-  const bool restart = step.status == Status::parked || step.status == Status::again ||
-                       step.status == Status::chunk_not_mapped || step.status == Status::retry_after_checkpoint;
-  if (restart) return restart_later(engine, c, step.status);
-  return {Next::end, step.status, c.index, step.result};
 }
 
 template <class Group>

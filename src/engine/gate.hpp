@@ -59,23 +59,23 @@ GPU4FS_FN inline bool is_closed(const Gate& gate) {
   return (load<Order::relaxed, Scope::engine>(&gate.word) & gate_closed) != 0;
 }
 
-// ok: inside. parked: the gate is closed, and the command waits until it opens.
+// ok: inside. waits_for_gate: it is closed, and the command is in its list.
 GPU4FS_FN GPU4FS_NOINLINE inline Status enter_or_park(Engine& engine, Gate& gate, CommandState& c) {
   for (;;) {
     if (try_enter(engine, gate)) return Status::ok;
     gate.guard.lock();
     const bool closed = is_closed(gate);
     if (closed) {
-      announce_wait(c, WaitKind::gate);
+      announce_wait(c, Status::waits_for_gate);
       append_waiter(engine, gate.queue_head, gate.queue_tail, c.index);
     }
     gate.guard.unlock();
-    if (closed) return Status::parked;
+    if (closed) return Status::waits_for_gate;
   }
 }
 
-// Closes the gate for command `c`. ok: it is closed and empty. parked: it is closed; `c` is restarted when the last one
-// has left, and calls again. again: another command has closed it.
+// Closes the gate for command `c`. ok: it is closed and empty. waits_for_drain: it is closed; `c` is restarted when the
+// last one has left, and calls again. again: another command has closed it.
 GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
   gate.guard.lock();
   const u32 owner = load<Order::relaxed, Scope::engine>(&gate.owner);
@@ -87,7 +87,7 @@ GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
     const u64 before = gate_state(fetch_or<Order::acq_rel, Scope::engine>(&gate.word, gate_closed));
     if (GPU4FS_MUTANT(gate_not_drained, (before & ~gate_closed) != 0, false)) {
       gate.closer = c.index;
-      status = Status::parked;
+      status = Status::waits_for_drain;
       // A worker that leaves later sees the closed gate, and takes the guard to look for the closer.
       if (gate_state(load<Order::acquire, Scope::engine>(&gate.word)) == gate_closed) {
         gate.closer = no_command;
@@ -95,6 +95,7 @@ GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
       }
     }
   }
+  if (status == Status::waits_for_drain) announce_wait(c, status);
   gate.guard.unlock();
   return status;
 }

@@ -35,9 +35,11 @@ GPU4FS_FN inline u64 durable_lsn(const Engine& engine) {
   return load<Order::acquire, Scope::engine>(&engine.fs.log.durable);
 }
 
-// ok: everything before `lsn` is durable. exists: the command is the writer. parked: another command is the writer; the
-// command is restarted when the writer has ended, and calls again. io_error: the log cannot be written.
-GPU4FS_FN inline Status await_log(Engine& engine, CommandState& c, u64 lsn) {
+// ok: everything before `lsn` is durable or, with *is_writer, the command is the writer. waits_for_log: another command
+// is the writer; the command is restarted when the writer has ended, and calls again. io_error: the log cannot be
+// written.
+GPU4FS_FN inline Status await_log(Engine& engine, CommandState& c, u64 lsn, bool* is_writer) {
+  *is_writer = false;
   LogQueue& queue = engine.log_queue;
   queue.guard.lock();
   Status status = Status::ok;
@@ -46,11 +48,11 @@ GPU4FS_FN inline Status await_log(Engine& engine, CommandState& c, u64 lsn) {
       status = Status::io_error;
     } else if (queue.flusher == no_command || queue.flusher == c.index) {
       store<Order::relaxed, Scope::engine>(&queue.flusher, c.index);
-      status = Status::exists;
+      *is_writer = true;
     } else {
-      announce_wait(c, WaitKind::log);
+      status = Status::waits_for_log;
+      announce_wait(c, status);
       append_waiter(engine, queue.head, queue.tail, c.index);
-      status = Status::parked;
     }
   }
   queue.guard.unlock();

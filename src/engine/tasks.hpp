@@ -28,7 +28,7 @@ namespace detail {
 
 GPU4FS_FN inline u32 open_task_count(const Engine& engine, u32 index) {
   GPU4FS_CHECK_LT(index, engine.config.command_count);
-  const u64 word = load<Order::relaxed, Scope::engine>(&engine.commands[index].task_word);
+  const u64 word = load<Order::relaxed, Scope::engine>(&engine.commands[index].tasks.word);
   const u32 count = static_cast<u32>(word >> 32);
   return static_cast<u32>(word) < count ? count - static_cast<u32>(word) : 0;
 }
@@ -57,11 +57,10 @@ GPU4FS_FN inline bool ask_for_help(Engine& engine, u32 index) {
 // The caller calls run_tasks() next.
 GPU4FS_FN inline void begin_fan_out(CommandState& c, u32 task_count) {
   GPU4FS_CHECK_GT(task_count, 0u);
-  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.tasks_left)), 0u);
-  c.task_count = task_count;
-  store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
-  store<Order::relaxed, Scope::engine>(&c.tasks_left, task_count);
-  store<Order::release, Scope::engine>(&c.task_word, u64{task_count} << 32);
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.tasks.left)), 0u);
+  store<Order::relaxed, Scope::engine>(&c.tasks.status, static_cast<u32>(Status::ok));
+  store<Order::relaxed, Scope::engine>(&c.tasks.left, task_count);
+  store<Order::release, Scope::engine>(&c.tasks.word, u64{task_count} << 32);
 }
 
 enum class TaskTake : u32 { none, task, closed };
@@ -82,7 +81,7 @@ GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool count
     if (!try_enter(engine, engine.step_gate)) return {TaskTake::closed, 0, false};
     counted = true;
   }
-  const u64 word = fetch_add<Order::acquire, Scope::engine>(&c.task_word, u64{1});
+  const u64 word = fetch_add<Order::acquire, Scope::engine>(&c.tasks.word, u64{1});
   const u32 task = static_cast<u32>(word);
   if (task < static_cast<u32>(word >> 32)) return {TaskTake::task, task, counted};
   if (counted) leave(engine, engine.step_gate);
@@ -95,10 +94,10 @@ struct TaskEnd {
   bool leaves;  // a service kernel's workers have to leave
 };
 
-// After `tasks_left` is decremented, the command may be gone. If the gate is to be closed, it is left after each task,
+// After `tasks.left` is decremented, the command may be gone. If the gate is to be closed, it is left after each task,
 // which drains it. Leader only.
 GPU4FS_FN inline TaskEnd end_task(Engine& engine, CommandState& c, bool counted) {
-  const bool last = fetch_sub<Order::acq_rel, Scope::engine>(&c.tasks_left, 1u) == 1;
+  const bool last = fetch_sub<Order::acq_rel, Scope::engine>(&c.tasks.left, 1u) == 1;
   const bool leaves = !last && exit_is_requested(engine);
   const bool keep = counted && !last && !leaves && !is_closed(engine.step_gate);
   if (counted && !keep) leave(engine, engine.step_gate);

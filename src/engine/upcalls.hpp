@@ -1,6 +1,6 @@
-// Upcalls from engine code. An upcall with an answer parks the command. The answer sets c.upcall_result and restarts
-// the command. The handler advances c.stage before the upcall, so it knows its position afterwards. All functions run
-// on one rank.
+// Upcalls from engine code. A command that wants an answer is parked. The answer is put into the command's mailbox, and
+// the command is restarted. The handler advances c.stage before the upcall, so it knows afterwards that it has to take
+// the answer. All functions run on one rank.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -28,49 +28,65 @@ GPU4FS_FN inline void notify_server(Engine& engine, ring::UpcallKind kind, u32 d
 GPU4FS_FN inline Status post_upcall(Engine& engine, CommandState& c, ring::UpcallKind kind, u64 argument,
                                     u32 detail = 0) {
   GPU4FS_CHECK(ring::wants_answer(kind));
-  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.upcall_id)), u64{0});
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.mailbox.id)), u64{0});
   const u64 generation = fetch_add<Order::relaxed, Scope::engine>(&engine.upcall_generation, u64{1}) + 1;
   const u64 id = (generation << 16) | c.index;
-  c.upcall_result = Status::upcall_failed;
-  c.upcall_devices = 0;
-  c.upcall_replaced = 0;
-  announce_wait(c, WaitKind::upcall);
-  store<Order::release, Scope::engine>(&c.upcall_id, id);
+  c.mailbox.status = Status::waits_for_answer;
+  c.mailbox.failed_devices = 0;
+  c.mailbox.replaced_devices = 0;
+  announce_wait(c, Status::waits_for_answer);
+  store<Order::release, Scope::engine>(&c.mailbox.id, id);
   const u64 position = fetch_add<Order::relaxed, Scope::engine>(&engine.upcall_position, u64{1});
   ring::write_upcall(*engine.upcalls, position, ring::Upcall{kind, detail, argument, id});
   wake_server(*engine.upcalls);
-  return Status::parked;
+  return Status::waits_for_answer;
 }
 
 namespace detail {
 
-// The caller that wins the id owns the waiting command.
-GPU4FS_FN inline bool claim_upcall(Engine& engine, u64 id) {
+// The command that waits for the answer `id`, or nullptr. The caller owns it: nobody else wakes it.
+GPU4FS_FN inline CommandState* claim_upcall(Engine& engine, u64 id) {
   const u32 index = static_cast<u32>(id & 0xffffu);
-  if (index >= engine.config.command_count || id == 0) return false;
-  u64 expected = GPU4FS_MUTANT(upcall_answer_of_another, id,
-                               (load<Order::acquire, Scope::engine>(&engine.commands[index].upcall_id)));
-  return compare_exchange<Order::acq_rel, Scope::engine>(&engine.commands[index].upcall_id, expected, u64{0});
+  if (index >= engine.config.command_count || id == 0) return nullptr;
+  CommandState& c = engine.commands[index];
+  u64 expected = GPU4FS_MUTANT(upcall_answer_of_another, id, (load<Order::acquire, Scope::engine>(&c.mailbox.id)));
+  return compare_exchange<Order::acq_rel, Scope::engine>(&c.mailbox.id, expected, u64{0}) ? &c : nullptr;
 }
 
 }  // namespace detail
 
-// The server's answer. `devices`: as for CommandState::upcall_devices. not_found: no command waits for it.
+// The server's answer. `devices`: as UpcallMailbox::failed_devices. not_found: no command waits for it.
 GPU4FS_FN inline Status answer_upcall(Engine& engine, u64 id, u64 result, u64 devices = 0) {
   if (result >= status_count) return Status::invalid_argument;
-  if (!detail::claim_upcall(engine, id)) return Status::not_found;
-  const u32 index = static_cast<u32>(id & 0xffffu);
+  CommandState* const c = detail::claim_upcall(engine, id);
+  if (c == nullptr) return Status::not_found;
   const Status status = static_cast<Status>(result);
-  engine.commands[index].upcall_result = is_control(status) ? Status::upcall_failed : status;
-  engine.commands[index].upcall_devices = devices;
-  wake_command(engine, index);
+  c->mailbox.status = is_control(status) ? Status::upcall_failed : status;
+  c->mailbox.failed_devices = devices;
+  wake_command(engine, c->index);
   return Status::ok;
 }
 
+struct UpcallAnswer {
+  Status status;
+  u32 reserved;
+  u64 failed_devices;  // as in the mailbox
+  u64 replaced_devices;
+};
+
+// Empties the mailbox, once for each request.
+GPU4FS_FN inline UpcallAnswer take_answer(CommandState& c) {
+  UpcallMailbox& mailbox = c.mailbox;
+  const UpcallAnswer answer{mailbox.status, 0, mailbox.failed_devices, mailbox.replaced_devices};
+  GPU4FS_CHECK_NE(answer.status, Status::waits_for_answer);
+  mailbox.status = Status::waits_for_answer;
+  return answer;
+}
+
 GPU4FS_FN inline bool cancel_upcall_wait(Engine& engine, u32 index, u64 now_ns) {
-  const u64 id = load<Order::acquire, Scope::engine>(&engine.commands[index].upcall_id);
+  const u64 id = load<Order::acquire, Scope::engine>(&engine.commands[index].mailbox.id);
   if (id == 0 || !is_past_deadline(engine.commands[index], now_ns)) return false;
-  return detail::claim_upcall(engine, id);
+  return detail::claim_upcall(engine, id) != nullptr;
 }
 
 }  // namespace gpu4fs::engine

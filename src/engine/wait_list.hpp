@@ -36,7 +36,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline void enqueue_command(Engine& engine, u32 index)
 GPU4FS_FN GPU4FS_NOINLINE inline void wake_command(Engine& engine, u32 index) {
   GPU4FS_CHECK_LT(index, engine.config.command_count);
   CommandState& c = engine.commands[index];
-  store<Order::relaxed, Scope::engine>(&c.wait_kind, static_cast<u32>(WaitKind::none));
   u32 seen = load<Order::relaxed, Scope::engine>(&c.phase);
   for (;;) {
     if (seen == static_cast<u32>(CommandPhase::parked)) {
@@ -65,8 +64,10 @@ GPU4FS_FN inline bool park_command(CommandState& c) {
   return false;
 }
 
-GPU4FS_FN inline void announce_wait(CommandState& c, WaitKind kind) {
-  store<Order::relaxed, Scope::engine>(&c.wait_kind, static_cast<u32>(kind));
+// The step says for what the command waits, before it appends the command to that list. It has to end with this status.
+// ok: it does not wait after all.
+GPU4FS_FN inline void announce_wait(CommandState& c, Status status) {
+  store<Order::relaxed, Scope::engine>(&c.waits_for, static_cast<u32>(status));
 }
 
 // The list functions are called under the list's guard. An empty list has head no_command.

@@ -116,7 +116,6 @@ inline constexpr u32 trim_due_at_once = 1;
 inline constexpr u32 trim_due_later = 2;
 
 inline constexpr u32 no_chunk = 0xffffffffu;
-inline constexpr u32 new_chunk = 0xfffffffeu;  // where a chunk is requested: one that does not exist yet
 
 // The number of existing chunks.
 GPU4FS_FN inline u32 chunk_count_of(const LogicalSpace& space) {

@@ -1,6 +1,6 @@
 // Producer side of a ring. One producer at a time; a producer in a kernel is one lane.
 //
-// publish() returns `again` while the required slot belongs to a command without completion, so at most `depth`
+// publish() returns `ring_full` while the required slot belongs to a command without completion, so at most `depth`
 // commands are in flight. A position's completion can be polled until the slot is published again, that is for `depth`
 // positions.
 #pragma once
@@ -66,9 +66,9 @@ struct RingProducer {
   }
 
   // Publishes the command for the engine. This thread must have written the payload before. The engine may be asleep:
-  // see EnginePort::doorbell. Status: ok, again.
+  // see EnginePort::doorbell. Status: ok, ring_full.
   GPU4FS_FN Status publish(const wire::Command& command, u64* position) {
-    if (!has_room(1)) return Status::again;
+    if (!has_room(1)) return Status::ring_full;
     *position = next_position++;
     fence<Order::acq_rel, Scope::system>();
     const wire::RingDescriptor descriptor = wire::encode_command(command, wire::ring_sequence(*position, depth_log2));

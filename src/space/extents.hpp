@@ -244,8 +244,7 @@ GPU4FS_FN inline bool is_stable(const SpaceState& state, u64 address) {
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const SpaceState& state, SpaceRequest& request, u64 address) {
   u32 chunk = raid::no_chunk;
   const Status status = raid::chunk_of(state.space, address, &chunk);
-  if (status == Status::chunk_not_mapped) request.wanted_chunk = chunk;
-  return status;
+  return want_chunk(request, chunk, status);
 }
 
 }  // namespace gpu4fs::space

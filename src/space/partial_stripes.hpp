@@ -226,10 +226,7 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, SpaceState& state
   }
   none.status = on_leader(g, [&] {
     if (none.status == Status::retry_after_checkpoint) return none.status;
-    if (out_of_reach != raid::no_chunk) {
-      request.wanted_chunk = out_of_reach;
-      return Status::chunk_not_mapped;
-    }
+    if (out_of_reach != raid::no_chunk) return want_chunk(request, out_of_reach, Status::chunk_not_mapped);
     if (none.status == Status::busy) request.blocked_by_reservations = 1;
     return Status::no_space;
   });

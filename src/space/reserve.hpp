@@ -187,8 +187,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(SpaceState& state, Spac
     }
   }
   if (wanted_chunk != raid::no_chunk && in_reach >= needed) {
-    request.wanted_chunk = wanted_chunk;
-    return Status::chunk_not_mapped;
+    return want_chunk(request, wanted_chunk, Status::chunk_not_mapped);
   }
   const u64 pending = comes_back(state, page_class);
   if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
@@ -198,9 +197,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(SpaceState& state, Spac
       request.blocked_by_reservations = 1;
     return Status::no_space;
   }
-  request.wanted_chunk = raid::new_chunk;
-  request.wanted_class = page_class;
-  return Status::chunk_not_mapped;
+  return want_new_chunk(request, page_class);
 }
 
 }  // namespace detail
@@ -254,7 +251,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const SpaceState& state, cons
 //                           op.blocked_by_reservations: with the reservations of others they would
 //   retry_after_checkpoint  with the pages that the next checkpoint releases they would
 //   chunk_not_mapped        they may suffice with those of chunk op.wanted_chunk, which the engine cannot reach yet, or
-//                           not completely; or with a new chunk of class op.wanted_class
+//                           not completely
+//   needs_new_chunk         they may suffice with those of a new chunk of class op.wanted_class
 //   read_only
 GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(SpaceState& state, SpaceRequest& request, u64 page_count) {
   if (page_count == 0) return Status::ok;

@@ -93,8 +93,19 @@ struct SpaceRequest {
   u64 pages_reserved;           // of SpaceCounters::reserved of that profile, not used by this command yet
   u64 refused_devices;          // one bit for each device: a chunk of it could not be mapped for this command
   u64 refused_classes;          // one bit for each class: no chunk of it could be created for this command
-  u32 wanted_chunk;             // set with Status::chunk_not_mapped; raid::new_chunk: a new one
-  u32 wanted_class;             // of that chunk
+  u32 wanted_chunk = raid::no_chunk;  // with Status::chunk_not_mapped
+  u32 wanted_class;                   // with Status::needs_new_chunk
 };
+
+// Says which chunk the command waits for if `status`, which is returned, is chunk_not_mapped.
+GPU4FS_FN inline Status want_chunk(SpaceRequest& request, u32 chunk, Status status) {
+  if (status == Status::chunk_not_mapped) request.wanted_chunk = chunk;
+  return status;
+}
+
+GPU4FS_FN inline Status want_new_chunk(SpaceRequest& request, u32 page_class) {
+  request.wanted_class = page_class;
+  return Status::needs_new_chunk;
+}
 
 }  // namespace gpu4fs::space

@@ -27,11 +27,26 @@ TEST(Status, EveryCodeHasNameErrnoAndSentence) {
   EXPECT_EQ(to_errno(Status::ok), 0);
   EXPECT_EQ(to_errno(Status::not_found), ENOENT);
   EXPECT_EQ(to_errno(Status::checksum_mismatch), EIO);
-  EXPECT_EQ(to_errno(Status::parked), EINPROGRESS);
+  EXPECT_EQ(to_errno(Status::waits_for_lock), EINPROGRESS);
   EXPECT_EQ(to_errno(static_cast<Status>(status_count)), EIO);
   EXPECT_STREQ(status_name(static_cast<Status>(status_count)), "unknown");
-  EXPECT_TRUE(is_control(Status::parked));
-  EXPECT_FALSE(is_control(Status::busy));
+}
+
+TEST(Status, ControlCodesAreNoAnswers) {
+  std::set<std::string> waits;
+  std::set<std::string> others;
+  for (u32 code = 0; code < status_count; ++code) {
+    const Status status = static_cast<Status>(code);
+    if (is_wait(status)) {
+      EXPECT_TRUE(is_control(status)) << status_name(status);
+      waits.insert(status_name(status));
+    } else if (is_control(status)) {
+      others.insert(status_name(status));
+    }
+  }
+  EXPECT_EQ(waits, (std::set<std::string>{"waits_for_lock", "waits_for_gate", "waits_for_drain", "waits_for_epoch",
+                                          "waits_for_log", "waits_for_answer"}));
+  EXPECT_EQ(others, (std::set<std::string>{"retry_after_checkpoint", "chunk_not_mapped", "needs_new_chunk", "again"}));
 }
 
 Status doubled(int value, int& result) {

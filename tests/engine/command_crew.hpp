@@ -14,7 +14,7 @@ namespace gpu4fs::test {
 
 class CommandCrew {
  public:
-  // ok: this command is done. again: queue it again. parked: it waits somewhere.
+  // ok: this command is done. again: queue it again. Those of is_wait(): it waits there.
   using StepFunction = std::function<Status(engine::CommandState&)>;
 
   explicit CommandCrew(engine::Engine& engine) : engine_(engine) {}
@@ -45,7 +45,7 @@ class CommandCrew {
       engine::set_phase(c, engine::CommandPhase::running);
       for (;;) {
         const Status status = step(c);
-        if (status == Status::parked && !engine::park_command(c)) continue;
+        if (is_wait(status) && !engine::park_command(c)) continue;
         if (status == Status::ok) left_.fetch_sub(1);
         if (status == Status::again) engine::enqueue_command(engine_, c.index);
         break;

@@ -25,7 +25,7 @@ class CommandLockTest : public ::testing::Test {
 
   Status acquire(u32 index, LockMode mode) {
     const Status status = engine::acquire_command_lock(engine(), command(index), &lock_, first_inode, mode);
-    if (status == Status::parked) {
+    if (status == Status::waits_for_lock) {
       EXPECT_TRUE(engine::park_command(command(index)));
     }
     return status;
@@ -52,7 +52,7 @@ using Indices = std::vector<u32>;
 TEST_F(CommandLockTest, ReadersShareWritersDoNot) {
   EXPECT_EQ(acquire(1, LockMode::shared), Status::ok);
   EXPECT_EQ(acquire(2, LockMode::shared), Status::ok);
-  EXPECT_EQ(acquire(3, LockMode::exclusive), Status::parked);
+  EXPECT_EQ(acquire(3, LockMode::exclusive), Status::waits_for_lock);
   release(1);
   EXPECT_EQ(woken(), Indices{});
   release(2);
@@ -67,13 +67,13 @@ TEST_F(CommandLockTest, ReadersShareWritersDoNot) {
 
 TEST_F(CommandLockTest, HandOverIsFirstInFirstOut) {
   EXPECT_EQ(acquire(1, LockMode::exclusive), Status::ok);
-  EXPECT_EQ(acquire(2, LockMode::shared), Status::parked);
-  EXPECT_EQ(acquire(3, LockMode::shared), Status::parked);
-  EXPECT_EQ(acquire(4, LockMode::exclusive), Status::parked);
-  EXPECT_EQ(acquire(5, LockMode::shared), Status::parked) << "readers do not overtake a queued writer";
+  EXPECT_EQ(acquire(2, LockMode::shared), Status::waits_for_lock);
+  EXPECT_EQ(acquire(3, LockMode::shared), Status::waits_for_lock);
+  EXPECT_EQ(acquire(4, LockMode::exclusive), Status::waits_for_lock);
+  EXPECT_EQ(acquire(5, LockMode::shared), Status::waits_for_lock) << "readers do not overtake a queued writer";
   release(1);
   EXPECT_EQ(woken(), (Indices{2, 3}));
-  EXPECT_EQ(acquire(6, LockMode::shared), Status::parked);
+  EXPECT_EQ(acquire(6, LockMode::shared), Status::waits_for_lock);
   release(2);
   EXPECT_EQ(woken(), Indices{});
   release(3);
@@ -88,9 +88,9 @@ TEST_F(CommandLockTest, HandOverIsFirstInFirstOut) {
 TEST_F(CommandLockTest, CancelledWaiterLetsOthersPass) {
   const u64 deadline_ns = 1000;
   EXPECT_EQ(acquire(1, LockMode::shared), Status::ok);
-  EXPECT_EQ(acquire(2, LockMode::exclusive), Status::parked);
-  EXPECT_EQ(acquire(3, LockMode::shared), Status::parked);
-  EXPECT_EQ(acquire(4, LockMode::exclusive), Status::parked);
+  EXPECT_EQ(acquire(2, LockMode::exclusive), Status::waits_for_lock);
+  EXPECT_EQ(acquire(3, LockMode::shared), Status::waits_for_lock);
+  EXPECT_EQ(acquire(4, LockMode::exclusive), Status::waits_for_lock);
   command(2).deadline_ns = deadline_ns;
   EXPECT_FALSE(engine::cancel_lock_wait(engine(), lock_, 2, deadline_ns)) << "not past it";
   EXPECT_FALSE(engine::cancel_lock_wait(engine(), lock_, 9, deadline_ns + 1)) << "not queued";

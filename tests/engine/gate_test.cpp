@@ -16,11 +16,11 @@ TEST(Gate, DrainsBeforeTheCloserGoesOn) {
   engine::CommandState& closer = engine.commands[1];
   EXPECT_EQ(engine::enter_or_park(engine, gate, engine.commands[2]), Status::ok);
   EXPECT_EQ(engine::enter_or_park(engine, gate, engine.commands[3]), Status::ok);
-  EXPECT_EQ(engine::close_or_park(gate, closer), Status::parked);
+  EXPECT_EQ(engine::close_or_park(gate, closer), Status::waits_for_drain);
   EXPECT_TRUE(engine::park_command(closer));
   EXPECT_EQ(engine::close_or_park(gate, engine.commands[4]), Status::again) << "somebody else closes it";
-  EXPECT_EQ(engine::enter_or_park(engine, gate, engine.commands[5]), Status::parked);
-  EXPECT_EQ(engine::enter_or_park(engine, gate, engine.commands[6]), Status::parked);
+  EXPECT_EQ(engine::enter_or_park(engine, gate, engine.commands[5]), Status::waits_for_gate);
+  EXPECT_EQ(engine::enter_or_park(engine, gate, engine.commands[6]), Status::waits_for_gate);
   EXPECT_TRUE(engine::park_command(engine.commands[5]));
   EXPECT_TRUE(engine::park_command(engine.commands[6]));
   u32 item = 0;

@@ -440,7 +440,7 @@ TEST(Upcalls, AnswerRestartsTheCommand) {
   Client server(fixture.host(), ClientOptions{.depth_log2 = 4, .data_length = 4096, .trusted = true, .internal = true});
   engine::CommandState& c = engine.commands[5];
   engine::set_phase(c, engine::CommandPhase::running);
-  EXPECT_EQ(engine::post_upcall(engine, c, engine::UpcallKind::flush_device, 3), Status::parked);
+  EXPECT_EQ(engine::post_upcall(engine, c, engine::UpcallKind::flush_device, 3), Status::waits_for_answer);
   EXPECT_TRUE(engine::park_command(c));
   ring::Upcall upcall{};
   ASSERT_TRUE(fixture.host().wait_upcall(&upcall, 0));
@@ -460,7 +460,7 @@ TEST(Upcalls, AnswerRestartsTheCommand) {
   EXPECT_EQ(completion.status, Status::ok);
   ASSERT_TRUE(server.producer().poll(third, &completion));
   EXPECT_EQ(completion.status, Status::not_found) << "answered already";
-  EXPECT_EQ(c.upcall_result, Status::io_error);
+  EXPECT_EQ(engine::take_answer(c).status, Status::io_error);
   u32 item = 0;
   ASSERT_TRUE(engine.run_queue.pop(&item));
   EXPECT_EQ(item, 5u);

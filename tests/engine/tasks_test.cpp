@@ -40,7 +40,7 @@ TEST(Tasks, ACommandBesideAFullBoardAsksForHelpAgain) {
   EXPECT_EQ(entry_count(engine, c.index), 0u);
 
   CommandState& other = engine.commands[7];
-  other.task_word += 3;  // its tasks are taken
+  other.tasks.word += 3;  // its tasks are taken
   EXPECT_EQ(engine::run_tasks(Lane{}, engine, c), engine::HelpEnd::was_last);
   EXPECT_EQ(entry_count(engine, c.index), 1u);
   EXPECT_EQ(entry_count(engine, other.index), 0u);

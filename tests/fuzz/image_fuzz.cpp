@@ -27,9 +27,8 @@ constexpr u32 regular_type = 8;
 constexpr u32 symlink_type = 10;
 
 ring::Completion answered(ring::Completion done) {
+  if (is_control(done.status)) fail(status_name(done.status));
   switch (done.status) {
-    case Status::parked:
-    case Status::again:
     case Status::busy:
     case Status::engine_died:
     case Status::deadline_exceeded:

@@ -26,14 +26,7 @@ inline SmallPoolOptions small_options() {
 
 // Whether a status may be the answer to damage: control codes for a lack of room, and all that report damage.
 inline bool is_answer(Status status) {
-  switch (status) {
-    case Status::again:
-    case Status::busy:
-    case Status::parked:
-      return false;
-    default:
-      return true;
-  }
+  return !is_wait(status) && status != Status::again && status != Status::busy;
 }
 inline Status answered(Status status) {
   if (!is_answer(status)) fail(status_name(status));

@@ -83,10 +83,10 @@ TEST(Ring, SlotIsReusedOnlyAfterItsCompletion) {
   Memory memory(2);
   u64 position = 0;
   for (u64 i = 0; i < 4; ++i) ASSERT_EQ(memory.producer.publish(numbered(i), &position), Status::ok);
-  EXPECT_EQ(memory.producer.publish(numbered(4), &position), Status::again);
+  EXPECT_EQ(memory.producer.publish(numbered(4), &position), Status::ring_full);
   write_completion(memory.engine, 1, Status::ok, 0);
   // Slot 1 is free, but position 4 needs slot 0.
-  EXPECT_EQ(memory.producer.publish(numbered(4), &position), Status::again);
+  EXPECT_EQ(memory.producer.publish(numbered(4), &position), Status::ring_full);
   write_completion(memory.engine, 0, Status::not_found, 77);
   EXPECT_TRUE(memory.producer.has_room(2));
   EXPECT_FALSE(memory.producer.has_room(3));

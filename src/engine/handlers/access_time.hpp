@@ -18,8 +18,8 @@ GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format:
          format::time_seconds(now) - format::time_seconds(access) >= day_seconds;
 }
 
-// The end of a handler that has read `ref`: sets the access time if it is due. Only Status::parked is an error. If the
-// time cannot be set, for example for lack of space, it stays unchanged.
+// The end of a handler that has read `ref`: sets the access time if it is due. If the time
+// cannot be set, for example for lack of space, it stays unchanged. Status: waits_for_gate.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const u64 now = c.operation.now;
@@ -29,8 +29,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, Com
   });
   if (!is_due) return Status::ok;
   if (fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}) != Status::ok) return Status::ok;
-  const Status status = enter_gate(g, engine, c);
-  if (status != Status::ok) return status == Status::parked ? status : Status::ok;
+  GPU4FS_TRY(enter_gate(g, engine, c));
   on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&ref.inode->access_time, now); });
   fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
   return Status::ok;

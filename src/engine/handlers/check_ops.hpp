@@ -105,8 +105,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
   const bool is_wanted = (c.command.mask & wire::check_mask_reach) != 0;
   if (is_wanted && on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
-    on_leader(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::end(Status::chunk_not_mapped);
+    return Step::end(on_leader(g, [&] { return space::want_chunk(c.operation, index, Status::chunk_not_mapped); }));
   }
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   copy_bytes(g, maps.committed, input, words * sizeof(u64));

@@ -73,9 +73,9 @@ GPU4FS_FN inline TaskSplit split_into_tasks(const Engine& engine, u32 page_count
   split.small_count = static_cast<u32>(divide_up(left, split.small_pages));
   return split;
 }
-GPU4FS_FN inline Step fan_out_pages(const Engine& engine, u32 page_count) {
+GPU4FS_FN inline u32 page_task_count(const Engine& engine, u32 page_count) {
   const TaskSplit split = split_into_tasks(engine, page_count);
-  return Step::fan_out(split.large_count + split.small_count);
+  return split.large_count + split.small_count;
 }
 struct TaskPages {
   u32 from;
@@ -101,7 +101,8 @@ GPU4FS_FN void go_to_stage(Group g, CommandState& c, u32 stage) {
   on_leader(g, [&] { c.stage = stage; });
 }
 
-// Finds and locks any inode that a client may name. Status: stale (no such inode), parked, or those of get_page.
+// Finds and locks any inode that a client may name. Status: stale (no such inode), waits_for_lock, or those of
+// get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_any(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
                                           fs::InodeRef* ref) {
@@ -286,7 +287,7 @@ GPU4FS_FN GPU4FS_NOINLINE void abandon_extents(Group g, Engine& engine, CommandS
 
 // True for a status after which the step is restarted and finds its extents.
 GPU4FS_FN constexpr bool keeps_extents(Status status) {
-  return status == Status::parked || status == Status::again;
+  return is_wait(status) || status == Status::again;
 }
 
 // Leaves the step with a status other than ok. The command then owns nothing, unless the step is restarted.
@@ -403,7 +404,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_capability(Group g, Engine& engine, Comman
   if (!fs::load_slot(&ref.inode->attributes).is_valid()) return Status::ok;
   Status status = fs::attribute_find(g, engine.fs, c.operation, ref, capability_name(), found);
   if (status == Status::ok) status = fs::attribute_prepare_remove(g, engine.fs, c.operation, ref, *found);
-  if (is_control(status) || status == Status::again) return status;
+  if (is_control(status)) return status;
   // The file has none. A damaged page does not prevent a write of data.
   if (status != Status::ok) *found = fs::FoundAttribute::none();
   return Status::ok;
@@ -442,7 +443,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
 }
 
 // Moves the content of an inline file into page 0, in a separate commit. Call it at stage 0 while the file is inline.
-// On parked or again the page stays in c.extents.
+// If the step runs again from here, the page stays in c.extents (keeps_extents).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;

@@ -6,26 +6,20 @@
 // exclusive.
 #pragma once
 
-#include "engine/handlers/file_common.hpp"
+#include "engine/handlers/file_round.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
 
-enum class CopyStage : u32 { plan = 0, transfer = 1, commit = 2 };
-
-// c.extents holds the destination's new pages first and the source's runs from copy_run_base on.
-inline constexpr u32 copy_run_base = command_extent_capacity / 2;
 inline constexpr u32 copy_shifted_pages_max = 256;
 
+// The round's pages are the destination's. Its old runs are the source's, and may begin at another offset.
 struct CopyState {
+  Round round;
   u64 source;  // bytes in the files
   u64 destination;
   u64 length;
   u64 source_first_page;  // page 0 of the runs
-  u32 page_count;         // destination pages of the round
-  u32 run_count;
-  u64 old_first_address;
-  u64 old_last_address;
 };
 
 struct CopyFiles {
@@ -86,13 +80,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
   const u32 wanted = static_cast<u32>(divide_up(c.command.offset + length, page_size) - first);
   u32 done = 0;
   u32 count = 0;
-  while (done < wanted && count < command_extent_capacity - copy_run_base) {
+  while (done < wanted && count < round_runs_max) {
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     const u64 address = run.kind == fs::MapKind::data ? run.address : u64{raid::no_address};
     const u32 pages = static_cast<u32>(run.page_count);
     const Status status = on_leader(g, [&] {
-      c.extents[copy_run_base + count] = {address, pages, done};
+      c.extents[round_runs_base + count] = {address, pages, done};
       return address == raid::no_address ? Status::ok : space::check_accessible(engine.fs, c.operation, address);
     });
     GPU4FS_TRY(status);
@@ -104,7 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
     state.source = c.command.offset;
     state.destination = c.command.aux;
     state.source_first_page = first;
-    state.run_count = count;
+    state.round.run_count = count;
     state.length = reached;
   });
   return Status::ok;
@@ -117,10 +111,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
   CopyState& state = scratch_of<CopyState>(c);
   const u64 first = state.destination / page_size;
   const u32 wanted = static_cast<u32>(divide_up(state.destination + state.length, page_size) - first);
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
-  const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, true, copy_run_base});
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, {first, first + wanted}));
+  const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, true, round_runs_base});
   GPU4FS_TRY(allocated.status);
   u64 old_first = raid::no_address;
   u64 old_last = raid::no_address;
@@ -129,18 +121,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
     GPU4FS_TRY(data_page_of(g, engine, c, ref, first + allocated.page_count - 1, &old_last));
   }
   on_leader(g, [&] {
-    state.page_count = allocated.page_count;
+    state.round = {first, allocated.page_count, state.round.run_count, old_first, old_last};
     state.length = minimum(state.length, (first + allocated.page_count) * page_size - state.destination);
-    state.old_first_address = old_first;
-    state.old_last_address = old_last;
   });
   return Status::ok;
-}
-
-// Address of the source page with number `page` in the runs; no_address: zeros.
-GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, u32 page) {
-  const u32 run = find_extent(c, copy_run_base, state.run_count, page);
-  return c.extents[run].address == raid::no_address ? u64{raid::no_address} : extent_page(c, run, page);
 }
 
 // Copies source bytes [from, from + length) to the command's buffer: at most a page, from any offset.
@@ -161,7 +145,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, CommandS
     const u64 at = from + done;
     const u32 inside = static_cast<u32>(at % page_size);
     const u32 here = minimum(length - done, static_cast<u32>(page_size) - inside);
-    const u64 address = source_page(c, state, static_cast<u32>(at / page_size - state.source_first_page));
+    const u64 address = old_page(c, state.round, static_cast<u32>(at / page_size - state.source_first_page));
     if (address == raid::no_address) {
       fill_bytes(g, buffer + done, 0, here);
     } else {
@@ -185,9 +169,9 @@ GPU4FS_FN constexpr bool is_whole_copy(const CopyState& state, u32 page) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const CommandState& c, const CopyState& state,
                                                  u32 page) {
-  GPU4FS_CHECK_LT(page, state.page_count);
-  const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
-  const u64 address = source_page(c, state, page);
+  GPU4FS_CHECK_LT(page, state.round.page_count);
+  const u64 target = new_page(c, page);
+  const u64 address = old_page(c, state.round, page);
   const Status status =
       raid::write_page_merged(g, engine.fs.space, {target, address, {0, 0}, nullptr, raid::PageUse::data});
   return with_owner(g, engine, c.command.inode, status, address, 1);
@@ -196,7 +180,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState& c, const CopyState& state,
                                            const fs::InodeRef& ref, u32 page) {
-  GPU4FS_CHECK_LT(page, state.page_count);
+  GPU4FS_CHECK_LT(page, state.round.page_count);
   const u64 page_begin = (state.destination / page_size + page) * page_size;
   const u64 low = maximum(page_begin, state.destination);
   const u64 high = minimum(page_begin + page_size, state.destination + state.length);
@@ -204,10 +188,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState
   GPU4FS_CHECK_LT(low, high);
   const u32 length = static_cast<u32>(high - low);
   GPU4FS_TRY(gather_source(g, engine, c, ref, from, length));
-  const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
-  const u64 old = page == 0                      ? state.old_first_address
-                  : page + 1 == state.page_count ? state.old_last_address
-                                                 : u64{raid::no_address};
+  const u64 target = new_page(c, page);
+  const u64 old = state.round.old_address(page);
   const ByteRange range{static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin)};
   const Status status =
       raid::write_page_merged(g, engine.fs.space, {target, old, range, c.buffer, raid::PageUse::data});
@@ -219,29 +201,22 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs::InodeRef& source,
                                               u32* tasks) {
   const CopyState& state = scratch_of<CopyState>(c);
-  const bool few = state.page_count <= engine.config.inline_transfer_pages;
+  const bool few = state.round.page_count <= engine.config.inline_transfer_pages;
   const bool inline_source = source.inode->is_inline();
   *tasks = 0;
-  for (u32 page = 0; page < state.page_count; ++page) {
+  for (u32 page = 0; page < state.round.page_count; ++page) {
     const bool whole = !inline_source && is_whole_copy(state, page);
     if (!whole) {
       GPU4FS_TRY(copy_part(g, engine, c, state, source, page));
     } else if (few) {
       GPU4FS_TRY(copy_whole_page(g, engine, c, state, page));
     } else {
-      *tasks = fan_out_pages(engine, state.page_count).task_count;
+      *tasks = page_task_count(engine, state.round.page_count);
       // The pages between the first and the last one are whole too.
-      if (page + 1 < state.page_count) page = maximum(page, state.page_count - 2);
+      if (page + 1 < state.round.page_count) page = maximum(page, state.round.page_count - 2);
     }
   }
   return Status::ok;
-}
-
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status plan_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files,
-                                           u64 length) {
-  GPU4FS_TRY(find_source_runs(g, engine, c, files.source, length));
-  return find_copy_target(g, engine, c, files.destination);
 }
 
 template <class Group>
@@ -250,10 +225,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   const CopyState& state = scratch_of<CopyState>(c);
   fs::FileSystem& fs = engine.fs;
-  const u64 first = state.destination / page_size;
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + state.page_count}, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
+  const u64 first = state.round.first_page;
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, state.round.pages()));
   GPU4FS_TRY(reserve_record(g, engine, c, 0, c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
   format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
@@ -275,24 +248,16 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files,
                                               u64 length, u32* tasks) {
   *tasks = 0;
-  if (c.stage == static_cast<u32>(CopyStage::plan)) {
+  if (is_at(c, RoundStage::plan)) {
     GPU4FS_TRY(drop_capability(g, engine, c, files.destination));
     if (files.destination.inode->is_inline()) GPU4FS_TRY(spill_inline(g, engine, c, files.destination));
-    Status status = plan_copy(g, engine, c, files, length);
-    if (status == Status::ok) status = copy_in_step(g, engine, c, files.source, tasks);
-    // A restart plans again, so nothing is kept here, whatever the status.
-    if (status != Status::ok) {
-      abandon_extents(g, engine, c);
-      return status;
-    }
-    go_to_stage(g, c, static_cast<u32>(*tasks != 0 ? CopyStage::transfer : CopyStage::commit));
-    if (*tasks != 0) return Status::ok;
   }
-  if (c.stage == static_cast<u32>(CopyStage::transfer)) {
-    GPU4FS_TRY(task_result(g, c));
-    go_to_stage(g, c, static_cast<u32>(CopyStage::commit));
-  }
-  return commit_copy(g, engine, c, files.destination);
+  GPU4FS_TRY(prepare_round(g, engine, c, tasks, [&](u32* wanted) {
+    GPU4FS_TRY(find_source_runs(g, engine, c, files.source, length));
+    GPU4FS_TRY(find_copy_target(g, engine, c, files.destination));
+    return copy_in_step(g, engine, c, files.source, wanted);
+  }));
+  return *tasks != 0 ? Status::ok : commit_copy(g, engine, c, files.destination);
 }
 
 }  // namespace detail
@@ -305,7 +270,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_copy_range(Group g, Engine& engine, CommandS
   detail::CopyFiles files{};
   u64 length = 0;
   Status status = detail::lock_copy(g, engine, c, &files);
-  if (status == Status::ok && c.stage == static_cast<u32>(detail::CopyStage::plan)) {
+  if (status == Status::ok && detail::is_at(c, detail::RoundStage::plan)) {
     status = detail::find_copy_length(engine, c, files, &length);
     if (status == Status::ok && length == 0) return Step::complete(0);
   }
@@ -319,7 +284,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_copy_range(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_copy_range(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::CopyState& state = detail::scratch_of<detail::CopyState>(c);
-  const detail::TaskPages pages = detail::pages_of_task(engine, state.page_count, task);
+  const detail::TaskPages pages = detail::pages_of_task(engine, state.round.page_count, task);
   for (u32 page = pages.from; page < pages.to; ++page) {
     if (!detail::is_whole_copy(state, page)) continue;
     const Status status = detail::copy_whole_page(g, engine, c, state, page);

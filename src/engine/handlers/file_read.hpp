@@ -107,7 +107,8 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step finish_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                            u64 result) {
   go_to_stage(g, c, static_cast<u32>(ReadStage::access_time));
-  return update_access_time(g, engine, c, ref) == Status::parked ? Step::park() : Step::complete(result);
+  GPU4FS_STEP_TRY(update_access_time(g, engine, c, ref));
+  return Step::complete(result);
 }
 
 template <class Group>
@@ -154,7 +155,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
     const u32 page_count = detail::round_page_count(state.position, state.round_end);
     if (page_count > engine.config.inline_transfer_pages) {
       detail::go_to_stage(g, c, static_cast<u32>(ReadStage::transfer));
-      return detail::fan_out_pages(engine, page_count);
+      return Step::fan_out(detail::page_task_count(engine, page_count));
     }
     GPU4FS_STEP_TRY(detail::read_round(g, engine, c, state, 0, page_count));
     GPU4FS_TRACE_POINT(transfer);
@@ -217,7 +218,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& 
     return wants_data ? Step::end(Status::no_such_data) : Step::complete(size);
   }
   on_leader(g, [&] { state.page = page; });
-  return Step::end(Status::again);
+  return Step::again();
 }
 
 }  // namespace gpu4fs::engine

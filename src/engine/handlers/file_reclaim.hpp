@@ -237,9 +237,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
       status = detail::reclaim_inode(g, engine, c, ref);
       if (status == Status::ok) leave_gate(g, engine, c);
     }
-    const bool ends_step = is_control(status) || status == Status::again || status == Status::chunk_not_mapped ||
-                           status == Status::deadline_exceeded;
-    if (ends_step) return Step::end(status);
+    if (is_control(status) || status == Status::deadline_exceeded) return Step::end(status);
     on_leader(g, [&] {
       if (status != Status::ok || !orphan) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
       if (status == Status::ok && orphan) ++state.freed;

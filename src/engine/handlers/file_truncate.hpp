@@ -167,7 +167,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
 }
 
 // Gives the file its size. ok: done, still inside the gate; the caller makes the commit's other changes and appends its
-// record. May be called again after parked and again. After deadline_exceeded the file may be partly cut. The caller
+// record. May be called again if keeps_extents(). After deadline_exceeded the file may be partly cut. The caller
 // owns no extents of its own.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,

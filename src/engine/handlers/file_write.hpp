@@ -243,10 +243,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = round_pages(engine, first, page_end - first);
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
-  GPU4FS_TRACE_POINT(map);
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, {first, first + wanted}));
   GPU4FS_TRACE_POINT(reserve);
   u32 covered = 0;
   GPU4FS_TRY(find_round_pages(g, engine, c, ref, {first, first + wanted}, &covered));
@@ -257,11 +254,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   if (covered > 1) GPU4FS_TRY(find_old_page(g, engine, c, ref, first + covered - 1, &old_last));
   GPU4FS_TRACE_POINT(claim);
   on_leader(g, [&] {
-    state.page_count = covered;
-    state.in_row = 0;
+    state.round = {first, covered, 0, old_first, old_last};
+    state.row.is_used = 0;
     state.round_end = minimum(state.end, (first + covered) * page_size);
-    state.old_first_address = old_first;
-    state.old_last_address = old_last;
   });
   return Status::ok;
 }
@@ -292,7 +287,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, Engine& engine, CommandSta
   GPU4FS_TRY(check_in_place(g, engine, c, ref, state.position / page_size));
   GPU4FS_TRY(on_leader(g, [&] { return check_adopted_extents(engine, c); }));
   return on_leader(g, [&] {
-    state.page_count = pages;
+    state.round = {state.position / page_size, pages, 0, raid::no_address, raid::no_address};
     state.round_end = state.end;
     const u64 needed = divide_up(state.end, page_size) - state.position / page_size;
     return pages == needed ? Status::ok : Status::corrupt_structure;
@@ -313,7 +308,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
                                              u32 from, u32 to) {
   const u64 first = state.position / page_size;
   GPU4FS_CHECK_LT(from, to);
-  GPU4FS_CHECK_LE(to, state.page_count);
+  GPU4FS_CHECK_LE(to, state.round.page_count);
   u32 index = find_extent(c, c.extent_count, from);
   for (u32 page = from; page < to;) {
     while (page - c.extents[index].first_page() >= c.extents[index].page_count) ++index;
@@ -328,9 +323,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
       page += whole;
       continue;
     }
-    const u64 old = page == 0                      ? state.old_first_address
-                    : page + 1 == state.page_count ? state.old_last_address
-                                                   : u64{raid::no_address};
+    const u64 old = state.round.old_address(page);
     const u64 target = extent_page(c, index, page);
     const Status merged =
         raid::write_page_merged(g, engine.fs.space, {target, old, range, source, raid::PageUse::data});
@@ -340,22 +333,45 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
   return Status::ok;
 }
 
+// Leader, for a round that was just planned: the number of tasks that fill it. 0: fill_round() does it.
+GPU4FS_FN inline u32 tasks_to_fill(const Engine& engine, const CommandState& c, const WriteState& state) {
+  if (state.row.is_used != 0 || replays_extents(c)) return 0;
+  return state.round.page_count > engine.config.inline_transfer_pages ? page_task_count(engine, state.round.page_count)
+                                                                      : 0;
+}
+
+// Fills the pages of the round, or ends what its tasks have done. The pages of a row are filled by its record.
+template <class Group>
+GPU4FS_FN Status fill_round(Group g, Engine& engine, CommandState& c) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  if (on_leader(g, [&] { return state.row.is_used != 0; })) {
+    go_to(g, c, RoundStage::fill);
+    GPU4FS_TRY(fill_row(g, engine, c));
+  } else if (is_at(c, RoundStage::fill)) {
+    GPU4FS_TRY(task_result(g, c));
+  } else if (!replays_extents(c)) {
+    GPU4FS_TRY(write_round(g, engine, c, state, 0, state.round.page_count));
+    GPU4FS_TRACE_POINT(transfer);
+  }
+  go_to(g, c, RoundStage::commit);
+  return Status::ok;
+}
+
 // Commits the round. The map pages are loaded again, because a checkpoint may have run since the plan.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + state.page_count}, &cost));
-  GPU4FS_TRACE_POINT(map);
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
-  const bool by_bytes =
-      !replays_extents(c) && state.in_row == 0 && state.round_end - state.position <= log_inline_bytes_max(engine.fs);
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, state.round.pages()));
+  const bool by_bytes = !replays_extents(c) && state.row.is_used == 0 &&
+                        state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRACE_POINT(reserve);
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (on_leader(g, [&] { return state.in_row != 0 && !space::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
+  if (on_leader(g, [&] {
+        return state.row.is_used != 0 && !space::stripe_stays(engine.fs, state.row.chunk, state.row.row);
+      })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
@@ -386,9 +402,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     c.command.data += bytes;
     c.progress += bytes;
     state.position = state.round_end;
-    state.in_row = 0;
+    state.row.is_used = 0;
     c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : space::EmergencyUse::none;
-    c.stage = static_cast<u32>(WriteStage::plan);
+    c.stage = static_cast<u32>(RoundStage::plan);
     c.command.flags = static_cast<u16>(c.command.flags & ~wire::command_flag_append);
   });
   if (state.position < state.end) leave_gate(g, engine, c);
@@ -429,9 +445,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
   if (status == Status::ok) return Step::complete(c.progress + (state.end - state.position));
-  if (!keeps_extents(status)) give_up_round(g, engine, c);
-  const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
-  if (is_error && c.progress != 0) return Step::complete(c.progress);
+  if (keeps_extents(status)) return Step::end(status);
+  give_up_round(g, engine, c);
+  if (!is_control(status) && c.progress != 0) return Step::complete(c.progress);
   return Step::end(status);
 }
 
@@ -440,44 +456,28 @@ GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& 
 // Result: bytes written. Status: file_too_large, no_space, read_only ...
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState& c) {
-  using detail::WriteStage;
   detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
   if (engine.fs.read_only != 0) return detail::end_write(g, engine, c, Status::read_only);
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   if (status == Status::ok) status = detail::start_write(g, engine, c, ref);
   GPU4FS_TRACE_POINT(checks);
-  if (status == Status::ok && c.stage == static_cast<u32>(WriteStage::transfer)) {
-    status = task_result(g, c);
-    if (status == Status::ok) detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
-  }
   while (status == Status::ok && state.position < state.end) {
-    if (c.stage == static_cast<u32>(WriteStage::plan)) {
+    if (detail::is_at(c, detail::RoundStage::plan)) {
       bool done = false;
       status = detail::write_without_rounds(g, engine, c, ref, &done);
       if (status != Status::ok || done) break;
       status = detail::plan_round(g, engine, c, ref);
       if (status == Status::no_space) status = detail::plan_row_round(g, engine, c, ref);
       if (status != Status::ok) break;
-      const u32 page_count = state.page_count;
-      if (on_leader(g, [&] { return state.in_row != 0; })) {
-        // Its pages are in a record, and follow it.
-      } else if (detail::replays_extents(c)) {
-        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
-      } else if (page_count > engine.config.inline_transfer_pages) {
-        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::transfer));
-        return detail::fan_out_pages(engine, page_count);
-      } else {
-        status = detail::write_round(g, engine, c, state, 0, page_count);
-        GPU4FS_TRACE_POINT(transfer);
-        if (status != Status::ok) break;
-        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
+      const u32 tasks = on_leader(g, [&] { return detail::tasks_to_fill(engine, c, state); });
+      if (tasks != 0) {
+        detail::go_to(g, c, detail::RoundStage::fill);
+        return Step::fan_out(tasks);
       }
     }
-    if (on_leader(g, [&] { return state.in_row != 0; }) && c.stage != static_cast<u32>(WriteStage::commit)) {
-      status = detail::write_row_round(g, engine, c);
-      if (status != Status::ok) break;
-    }
+    if (!detail::is_at(c, detail::RoundStage::commit)) status = detail::fill_round(g, engine, c);
+    if (status != Status::ok) break;
     status = detail::commit_round(g, engine, c, ref);
   }
   return detail::end_write(g, engine, c, status);
@@ -487,7 +487,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
   const detail::TaskPages pages =
-      on_leader(g, [&] { return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task); });
+      on_leader(g, [&] { return detail::rows_of_task(engine, c, c.extent_count, state.round.page_count, task); });
   if (pages.from == pages.to) return;
   const Status status = detail::write_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);

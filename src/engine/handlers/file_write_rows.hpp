@@ -4,9 +4,9 @@
 //
 // plan      pages are taken; they and the row's new parities are composed in engine memory, and become a record of the
 //           log, inside the commit gate
-// row_...   the record is made durable, like in a sync
-// then      the row is written from the record's bytes in the log's ring, and the round commits like any other, with a
-//           record that names its pages
+// fill      the record is made durable, like in a sync; then the row is written from the record's bytes in the log's
+//           ring
+// commit    as that of any other round, with a record that names its pages
 //
 // From the record on, a running update of parities is counted for the command. A checkpoint that would make the record
 // superfluous waits until the row is written or the command has given up. A command that gives up leaves its record in
@@ -43,8 +43,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandStat
     ++c.extent_count;
   }
   const u64 first = state.position / page_size;
-  state.page_count = c.extent_count;
-  state.round_end = minimum(state.end, (first + state.page_count) * page_size);
+  state.round = {first, c.extent_count, 0, raid::no_address, raid::no_address};
+  state.round_end = minimum(state.end, (first + state.round.page_count) * page_size);
 }
 
 // Composes the round's pages in `bytes`.
@@ -53,7 +53,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandS
                                                u8* bytes) {
   const WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
-  for (u32 i = 0; i < state.page_count; ++i) {
+  for (u32 i = 0; i < state.round.page_count; ++i) {
     const ByteRange range = range_in_page(first + i, state.position, state.round_end);
     u8* page = bytes + u64{i} * page_size;
     if (range.from != 0 || range.to != page_size) {
@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandS
   return Status::ok;
 }
 
-// Appends the record of the row to the log; the row's values are already composed. Status: parked,
+// Appends the record of the row to the log; the row's values are already composed. Status: waits_for_gate,
 // retry_after_checkpoint.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const space::PartialRow& partial,
@@ -100,14 +100,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
   const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0});
   on_leader(g, [&] {
     WriteState& state = scratch_of<WriteState>(c);
-    state.in_row = 1;
-    state.row_chunk = partial.chunk;
-    state.row = partial.row;
-    state.row_included = partial.kept | partial.taken;
-    state.row_written = partial.taken;
-    state.row_lsn = lsn;
-    sync_scratch(c).goal = load<Order::acquire, Scope::engine>(&fs.log.tail);
-    c.stage = static_cast<u32>(WriteStage::row_wait);
+    state.row = {1, partial.chunk, partial.row, partial.kept | partial.taken, partial.taken, lsn};
+    sync_scratch(c) = {load<Order::acquire, Scope::engine>(&fs.log.tail), 0, 0, 0};
     if (fs::log_wants_checkpoint(fs.log)) request_checkpoint(engine, 0);
   });
   leave_gate(g, engine, c);
@@ -156,9 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   const u64 first = state.position / page_size;
   const u32 wanted =
       static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, space::row_record_pages_max));
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + wanted}, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, {first, first + wanted}));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, space::row_record_pages_max * page_size, 0)));
   u32* taken = &fs.space.parity->row_work_taken;
   if (on_leader(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;
@@ -170,41 +162,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   return status;
 }
 
-// Like other commands that sync: ok if the record is durable.
+// Makes the record durable and writes the row. Status: those of make_log_durable() and errors of a device.
+// retry_after_checkpoint: a device was lost meanwhile, and nothing of the row was written.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, CommandState& c) {
-  if (c.stage == static_cast<u32>(WriteStage::row_wait)) {
-    const Status waited = on_leader(g, [&] {
-      const Status status = await_log(engine, c, sync_scratch(c).goal);
-      if (status == Status::exists) c.stage = static_cast<u32>(WriteStage::row_log);
-      return status;
-    });
-    if (waited != Status::exists) return waited;
-  }
-  GPU4FS_TRY(write_and_flush_log(g, engine, c, static_cast<u32>(WriteStage::row_flushed)));
-  return on_leader(g, [&] {
-    const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
-    end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
-    return is_whole ? Status::ok : Status::retry_after_checkpoint;
-  });
-}
-
-// Makes the record durable and writes the row. Status: parked, again, errors of a device. retry_after_checkpoint: a
-// device was lost meanwhile, and nothing of the row was written.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Status fill_row(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
-  const WriteState& state = scratch_of<WriteState>(c);
-  GPU4FS_TRY(flush_row_record(g, engine, c));
+  GPU4FS_TRY(make_log_durable(g, engine, c));
   if (on_leader(g, [&] { return raid::failed_devices(fs.space); }) != 0) return Status::retry_after_checkpoint;
-  u8* record = fs.log.ring + state.row_lsn % fs.log.capacity;
+  const RowRound row = on_leader(g, [&] { return scratch_of<WriteState>(c).row; });
+  u8* record = fs.log.ring + row.lsn % fs.log.capacity;
   u8* bytes = record + format::log_record_layout(0, 0, 0).data_offset;
-  const raid::RowValues values{state.row_chunk, 0, state.row, state.row_included, state.row_written, bytes};
-  GPU4FS_TRY(raid::replace_row(g, fs.space, values));
-  on_leader(g, [&] {
-    end_row_update(engine, c);
-    c.stage = static_cast<u32>(WriteStage::commit);
-  });
+  GPU4FS_TRY(raid::replace_row(g, fs.space, {row.chunk, 0, row.row, row.included, row.written, bytes}));
+  on_leader(g, [&] { end_row_update(engine, c); });
   return Status::ok;
 }
 

@@ -1,36 +1,31 @@
 // The state that the ways of a write share (file_write.hpp).
 #pragma once
 
-#include "engine/handlers/file_common.hpp"
+#include "engine/handlers/file_round.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
 
-enum class WriteStage : u32 {
-  plan = 0,
-  transfer,
-  commit,
-  row_wait,  // wait until the row's record is durable, like the next two stages
-  row_log,   // as the writer of the log
-  row_flushed,
+// The row whose pages are those of the round (file_write_rows.hpp).
+struct RowRound {
+  u32 is_used;  // 0: the round has pages of its own
+  u32 chunk;
+  u64 row;
+  u64 included;  // raid::RowValues
+  u64 written;
+  u64 lsn;  // of the row's record, which has the pages' bytes
 };
 
 struct WriteState {
   u32 started;
-  u32 page_count;  // of the round
-  u64 begin;       // bytes in the file
+  u32 reserved;
+  u64 begin;  // bytes in the file
   u64 end;
   u64 position;  // committed up to here
   u64 round_end;
-  u64 old_first_address;  // old content of a partial first page, no_address: zeros
-  u64 old_last_address;   // old content of a partial last page
-  u8* data;               // source of byte `begin`
-  u32 in_row;             // 1: the round's pages are of one row, and are in its record
-  u32 row_chunk;
-  u64 row;
-  u64 row_included;  // raid::RowValues
-  u64 row_written;
-  u64 row_lsn;  // of the record
+  u8* data;  // source of byte `begin`
+  Round round;
+  RowRound row;
 };
 
 // A replay of a write whose pages are on the medium.

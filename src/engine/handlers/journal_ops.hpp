@@ -200,7 +200,7 @@ GPU4FS_FN bool asked_before(Group g, CommandState& c) {
 }
 
 // Flushes the devices. Returns true when this is done, else *step is the step to leave with. After the command's
-// restart `c.upcall_result` holds the server's answer.
+// restart it takes the server's answer.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
   // A stage that has asked must take the answer, even if the last device that needs it was replaced meanwhile.
@@ -218,9 +218,10 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
     *step = Step::end(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
     return false;
   }
-  const Status flushed = on_leader(g, [&] { return flush_outcome(engine, c); });
+  const Status flushed = on_leader(g, [&] { return take_flush_answer(engine, c); });
   if (flushed == Status::ok) return true;
-  *step = give_up_checkpoint(g, engine, flushed);
+  give_up_checkpoint(g, engine);
+  *step = Step::end(flushed);
   return false;
 }
 
@@ -235,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
   const bool rebuilds = raid::rebuilt_devices(fs.space) != 0;
   if (scratch.waits_for != StageWait::none) {
     scratch.waits_for = StageWait::none;
-    space::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
+    space::take_up_growth(fs, scratch.growth_number, take_answer(c).status == Status::ok && is_whole && !rebuilds);
     return false;
   }
   // If this checkpoint makes a rebuilt device readable, the next one handles the growth.
@@ -307,11 +308,14 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
   for (;;) {
     const CheckpointStage stage = static_cast<CheckpointStage>(c.stage);
     const Status failed = task_result(g, c);
-    if (failed != Status::ok) return give_up_checkpoint(g, engine, failed);
+    if (failed != Status::ok) {
+      give_up_checkpoint(g, engine);
+      return Step::end(failed);
+    }
     switch (stage) {
       case CheckpointStage::chunks:
         if (scratch.waits_for == StageWait::none && on_leader(g, [&] { return fs::parities_are_changing(fs); })) {
-          return Step::end(Status::again);
+          return Step::again();
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         break;
@@ -331,12 +335,13 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
       case CheckpointStage::join:
       case CheckpointStage::superblocks: {
         const Status status = write_superblocks(g, engine, c, stage);
-        if (status != Status::ok) return give_up_checkpoint(g, engine, status);
-        break;
+        if (status == Status::ok) break;
+        give_up_checkpoint(g, engine);
+        return Step::end(status);
       }
       case CheckpointStage::publish:
         if (scratch.waits_for == StageWait::none && on_leader(g, [&] { return raid::repairs_are_running(fs.space); })) {
-          return Step::end(Status::again);
+          return Step::again();
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         on_leader(g, [&] {
@@ -408,7 +413,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
     if (stops) {
       // This step is outside the gate that is opened here.
       resume_steps(g, engine, c);
-      return Step::end(Status::again);
+      return Step::again();
     }
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::place) {
@@ -464,7 +469,8 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
     c.stage = 1;
     return was_fanned;
   });
-  if (!done) return Step::fan_out(raid::chunk_count_of(engine.fs.space));
+  const u32 chunk_count = raid::chunk_count_of(engine.fs.space);
+  if (!done && chunk_count != 0) return Step::fan_out(chunk_count);
   GPU4FS_STEP_TRY(task_result(g, c));
   GPU4FS_STEP_TRY(space::check_slot_sum(g, engine.fs, engine.fs.superblocks[0].slot_sum));
   return Step::end(on_leader(g, [&] { return space::check_page_used(engine.fs, engine.fs.page_used_staged); }));

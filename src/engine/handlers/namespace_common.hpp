@@ -109,12 +109,6 @@ GPU4FS_FN constexpr bool is_file_number(u64 number) {
   return GPU4FS_MUTANT(reserved_inodes_named, is_file, true) && number < fs::inode_number_max;
 }
 
-// Whether the engine runs the step again after this status.
-GPU4FS_FN constexpr bool will_run_again(Status status) {
-  return status == Status::parked || status == Status::again || status == Status::retry_after_checkpoint ||
-         status == Status::chunk_not_mapped;
-}
-
 // Loads the inode and locks it. Status: stale if there is no such inode, corrupt_structure, and those of lock_inode and
 // get_inode.
 template <class Group>

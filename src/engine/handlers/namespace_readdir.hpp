@@ -127,7 +127,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandSt
     }
     if (with_attributes) {
       const Status staged = stage_attributes(g, engine, c, entry.inode);
-      if (will_run_again(staged)) return staged;
+      if (is_control(staged)) return staged;
       // The name of a damaged inode is listed all the same, because a user has to be able to handle it.
       with_attributes = staged == Status::ok;
     }
@@ -157,14 +157,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandStat
   // A removed directory has no entries, not even "." and "..".
   if (state.is_done == 0 && dir.inode->link_count != 0) {
     const Status status = detail::fill_entries(g, engine, c, dir, data, &state);
-    const bool is_parked = status == Status::parked;
+    const bool waits = is_wait(status);
     // The entries read before an error are returned. The next call meets the error again.
-    if (!is_parked && status != Status::ok && state.bytes == 0) return Step::end(status);
+    if (!waits && status != Status::ok && state.bytes == 0) return Step::end(status);
     on_leader(g, [&] {
-      state.is_done = is_parked ? 0 : 1;
+      state.is_done = waits ? 0 : 1;
       *reinterpret_cast<detail::ReaddirState*>(c.scratch) = state;
     });
-    if (is_parked) return Step::park();
+    if (waits) return Step::end(status);
   }
   GPU4FS_STEP_TRY(update_access_time(g, engine, c, dir));
   return Step::complete(state.bytes);

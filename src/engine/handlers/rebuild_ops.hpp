@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_owned_pages(Engine& engine) {
 // Leader, while no step runs: the results of pending or unread upcalls do not concern the new device.
 GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
   GPU4FS_CHECK_LT(device, u32{device_count_max});
-  for (u32 i = 0; i < engine.config.command_count; ++i) engine.commands[i].upcall_replaced |= u64{1} << device;
+  for (u32 i = 0; i < engine.config.command_count; ++i) engine.commands[i].mailbox.replaced_devices |= u64{1} << device;
 }
 
 // Leader, while no step runs.
@@ -300,8 +300,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandStat
   if (!concerned || !detail::has_rebuild_todo(g, chunk, command.offset, command.length)) return Step::complete(0);
   const Status reached = on_leader(g, [&] { return raid::chunk_state(space, index); });
   if (reached != Status::ok) {
-    on_leader(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::end(reached);
+    return Step::end(on_leader(g, [&] { return space::want_chunk(c.operation, index, reached); }));
   }
   on_leader(g, [&] { c.stage = 1; });
   return Step::fan_out(static_cast<u32>(divide_up(command.length, u64{raid::rebuild_task_pages})));

@@ -20,29 +20,23 @@
 // Metadata is not copied. If a page's frame is marked, the next checkpoint writes it elsewhere.
 #pragma once
 
-#include "engine/handlers/file_common.hpp"
+#include "engine/handlers/file_round.hpp"
 #include "engine/handlers/relocate_metadata.hpp"
 #include "wire/relocate_format.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
 
-enum class RelocateStage : u32 { plan = 0, transfer = 1, commit = 2, wait = 3 };
-
-// c.extents holds the new pages first and the old runs from relocate_run_base on.
-inline constexpr u32 relocate_run_base = command_extent_capacity / 2;
 inline constexpr u32 relocate_lookups_max = 1024;  // of the map in one command
 // Limit for one command, unless there is a block of 1 GiB. Other commands have to wait for the file during that time.
 inline constexpr u64 relocate_pages_max = 16384;
 
 struct RelocateState {
-  u64 first;  // page of the file
-  u64 next;   // where the next command continues if this one moves nothing
+  Round round;  // the stretch that moves
+  u64 next;     // where the next command continues if this one moves nothing
   u64 stayed;
-  u64 epoch;  // RelocateStage::wait
+  u64 epoch;  // to wait for after the commit, 0: none
   fs::MapKind kind;
-  u32 page_count;  // of the stretch; 0: there is none
-  u32 run_count;
   u32 old_pieces;
   u32 bad_page;  // atomic: a page of the stretch that could not be read; page_count: none
   u32 limit;     // in pages, 0: none. The page after them cannot be read
@@ -131,22 +125,20 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandSta
     const u32 pages = static_cast<u32>(minimum(found.run.page_count, limit - done));
     const u64 address = found.run.address;
     GPU4FS_TRY(on_leader(g, [&] {
-      c.extents[relocate_run_base + count] = {address, pages, done};
+      c.extents[round_runs_base + count] = {address, pages, done};
       return kind == fs::MapKind::data ? space::check_accessible(engine.fs, c.operation, address) : Status::ok;
     }));
     ++count;
     done += pages;
-    if (done == limit || count == command_extent_capacity - relocate_run_base) break;
+    if (done == limit || count == round_runs_max) break;
     GPU4FS_TRY(look_at_run(g, engine, c, ref, {page + done, page + limit}, &found));
     if (!found.moves || found.run.kind != kind) break;
   }
   on_leader(g, [&] {
     const bool is_block = done == pages_per_block_2m && page % pages_per_block_2m == 0;
-    const bool is_aligned_there = is_aligned(c.extents[relocate_run_base].address, block_size_2m);
-    state.first = page;
+    const bool is_aligned_there = is_aligned(c.extents[round_runs_base].address, block_size_2m);
+    state.round = {page, done, count, raid::no_address, raid::no_address};
     state.kind = kind;
-    state.page_count = done;
-    state.run_count = count;
     state.old_pieces = count + (is_block && !is_aligned_there ? 1 : 0);
     state.next = page + done;
     state.bad_page = done;
@@ -154,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Finds the next stretch to move. state.page_count 0: there is none before state.next.
+// Finds the next stretch to move. state.round.page_count 0: there is none before state.next.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   RelocateState& state = scratch_of<RelocateState>(c);
@@ -178,7 +170,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
     page += found.run.page_count;
   }
   on_leader(g, [&] {
-    state.page_count = 0;
+    state.round.page_count = 0;
     state.next = page < end ? page : wire::relocate_end;
     state.stayed = stayed;
   });
@@ -188,24 +180,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
 // Leader: the number of pieces that the new pages form.
 GPU4FS_FN inline u32 count_new_pieces(const CommandState& c, const RelocateState& state) {
   GPU4FS_CHECK_GT(c.extent_count, 0u);
-  const bool is_block = state.page_count == pages_per_block_2m && state.first % pages_per_block_2m == 0;
+  const bool is_block =
+      state.round.page_count == pages_per_block_2m && state.round.first_page % pages_per_block_2m == 0;
   return c.extent_count + (is_block && !is_aligned(c.extents[0].address, block_size_2m) ? 1 : 0);
 }
 
-// Finds the stretch to move and allocates its new places. With state.page_count 0 the command owns nothing.
+// Finds the stretch to move and allocates its new places. With state.round.page_count 0 the command owns nothing.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   RelocateState& state = scratch_of<RelocateState>(c);
   GPU4FS_TRY(find_stretch(g, engine, c, ref));
-  const u64 first = state.first;
-  const u32 wanted = on_leader(g, [&] { return state.page_count; });
+  const u64 first = state.round.first_page;
+  const u32 wanted = on_leader(g, [&] { return state.round.page_count; });
   if (wanted == 0) return Status::ok;
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, {first, first + wanted}));
   // A small number of pages shares a stripe with others, in chunks with stripes.
   const bool whole_stripes = wanted * page_size > log_inline_bytes_max(engine.fs);
-  const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, whole_stripes, relocate_run_base});
+  const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, whole_stripes, round_runs_base});
   const bool tidies = (c.command.mask & wire::relocate_scattered) != 0;
   // No data is lost if the blocks stay in place.
   const bool no_room = tidies && allocated.status == Status::no_space;
@@ -216,17 +207,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
       });
   if (gives_up) abandon_extents(g, engine, c);
   on_leader(g, [&] {
-    state.page_count = gives_up ? 0 : allocated.page_count;
-    state.bad_page = state.page_count;
+    state.round.page_count = gives_up ? 0 : allocated.page_count;
+    state.bad_page = state.round.page_count;
     if (!gives_up) state.next = first + allocated.page_count;
   });
   return Status::ok;
-}
-
-// Address of the old page with number `page` of the stretch.
-GPU4FS_FN inline u64 old_page(const CommandState& c, const RelocateState& state, u32 page) {
-  GPU4FS_CHECK_LT(page, state.page_count);
-  return extent_page(c, find_extent(c, relocate_run_base, state.run_count, page), page);
 }
 
 // A separate function, because nvcc 13 cannot translate an atomic access to the command inside the loop.
@@ -246,9 +231,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, Command
       u64 source;
       u64 target;
     };
-    const Places places = on_leader(g, [&] {
-      return Places{old_page(c, state, page), extent_page(c, find_extent(c, c.extent_count, page), page)};
-    });
+    const Places places = on_leader(g, [&] { return Places{old_page(c, state.round, page), new_page(c, page)}; });
     bool source_is_bad = false;
     const raid::PageMerge copy{places.target, places.source, {0, 0}, nullptr, raid::PageUse::data};
     const Status copied = raid::write_page_merged(g, engine.fs.space, copy, &source_is_bad);
@@ -271,7 +254,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, Comma
   abandon_extents(g, engine, c);
   return on_leader(g, [&] {
     const u64 stayed = state.stayed;
-    const u64 first = state.first;
+    const u64 first = state.round.first_page;
     const u32 bad = state.bad_page;
     state = {};
     if (bad != 0 && (c.command.mask & wire::relocate_scattered) == 0) {
@@ -290,10 +273,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, Comm
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   RelocateState& state = scratch_of<RelocateState>(c);
   fs::FileSystem& fs = engine.fs;
-  const u64 first = state.first;
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + state.page_count}, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
+  const u64 first = state.round.first_page;
+  GPU4FS_TRY(reserve_map_change(g, engine, c, ref, state.round.pages()));
   GPU4FS_TRY(enter_gate(g, engine, c));
   const bool is_refilled = on_leader(g, [&] {
     return state.kind == fs::MapKind::unwritten && fs::log_is_on(fs) && !fs::is_written_once(fs, c.extents[0].address);
@@ -303,8 +284,20 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, Comm
     state.epoch = is_refilled ? load<Order::relaxed, Scope::engine>(&fs.epoch_open) : 0;
     // No other command may access the file before the checkpoint is durable, however long that takes.
     if (is_refilled) store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
-    c.stage = static_cast<u32>(RelocateStage::wait);
+    c.stage = static_cast<u32>(RoundStage::committed);
   });
+  return Status::ok;
+}
+
+// Plans the round, and copies its pages if they are few. Unwritten pages have no content.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status begin_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                  u32* tasks) {
+  const RelocateState& state = scratch_of<RelocateState>(c);
+  GPU4FS_TRY(plan_relocation(g, engine, c, ref));
+  const u32 page_count = on_leader(g, [&] { return state.kind == fs::MapKind::data ? state.round.page_count : 0u; });
+  if (page_count <= engine.config.inline_transfer_pages) return copy_old_pages(g, engine, c, 0, page_count);
+  *tasks = page_task_count(engine, page_count);
   return Status::ok;
 }
 
@@ -312,30 +305,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, Comm
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                     u32* tasks) {
-  RelocateState& state = scratch_of<RelocateState>(c);
-  const auto stage = [&] { return static_cast<RelocateStage>(on_leader(g, [&] { return c.stage; })); };
-  if (stage() == RelocateStage::plan) {
-    Status status = plan_relocation(g, engine, c, ref);
-    const u32 page_count = on_leader(g, [&] { return state.page_count; });
-    const bool copies = on_leader(g, [&] { return state.kind == fs::MapKind::data; });
-    if (status == Status::ok && page_count == 0) return Status::ok;
-    const bool few = page_count <= engine.config.inline_transfer_pages;
-    if (status == Status::ok && copies && few) status = copy_old_pages(g, engine, c, 0, page_count);
-    // A restart plans again, so nothing is kept here, whatever the status.
-    if (status != Status::ok) {
-      abandon_extents(g, engine, c);
-      return status;
-    }
-    if (copies && !few) *tasks = fan_out_pages(engine, page_count).task_count;
-    go_to_stage(g, c, static_cast<u32>(RelocateStage::transfer));
-    if (*tasks != 0) return Status::ok;
-  }
-  if (stage() == RelocateStage::transfer) {
-    GPU4FS_TRY(task_result(g, c));
-    if (on_leader(g, [&] { return state.bad_page < state.page_count; })) {
-      return give_way_to_damage(g, engine, c) ? Status::again : Status::ok;
-    }
-    go_to_stage(g, c, static_cast<u32>(RelocateStage::commit));
+  const RelocateState& state = scratch_of<RelocateState>(c);
+  GPU4FS_TRY(
+      prepare_round(g, engine, c, tasks, [&](u32* wanted) { return begin_relocation(g, engine, c, ref, wanted); }));
+  if (*tasks != 0 || on_leader(g, [&] { return state.round.page_count == 0; })) return Status::ok;
+  if (on_leader(g, [&] { return state.bad_page < state.round.page_count; })) {
+    return give_way_to_damage(g, engine, c) ? Status::again : Status::ok;
   }
   return commit_relocation(g, engine, c, ref);
 }
@@ -344,7 +319,7 @@ template <class Group>
 GPU4FS_FN Step end_relocation(Group g, CommandState& c, u8* output) {
   const RelocateState& state = scratch_of<RelocateState>(c);
   on_leader(g, [&] {
-    *reinterpret_cast<wire::RelocateReport*>(output) = {state.next, state.page_count, state.stayed};
+    *reinterpret_cast<wire::RelocateReport*>(output) = {state.next, state.round.page_count, state.stayed};
   });
   return Step::complete();
 }
@@ -355,7 +330,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
   u8* output = nullptr;
   Status status = resolve(g, engine, c, c.command.data, sizeof(wire::RelocateReport), &output);
   if (status == Status::ok && !is_aligned(output, 8)) status = Status::unaligned;
-  const auto waits = [&] { return on_leader(g, [&] { return c.stage == static_cast<u32>(RelocateStage::wait); }); };
+  const auto waits = [&] { return on_leader(g, [&] { return is_at(c, RoundStage::committed); }); };
   if (status == Status::ok && !waits()) {
     fs::InodeRef ref{};
     u32 tasks = 0;
@@ -369,7 +344,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
   }
   if (status == Status::ok && waits()) {
     const u64 epoch = on_leader(g, [&] { return state.epoch; });
-    if (epoch != 0) status = park_until_epoch(g, engine, c, epoch);
+    if (epoch != 0) status = await_epoch(g, engine, c, epoch);
   }
   if (status != Status::ok) return leave_with(g, engine, c, status);
   return end_relocation(g, c, output);
@@ -404,7 +379,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandSta
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_relocate(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::RelocateState& state = detail::scratch_of<detail::RelocateState>(c);
-  const detail::TaskPages pages = detail::pages_of_task(engine, state.page_count, task);
+  const detail::TaskPages pages = detail::pages_of_task(engine, state.round.page_count, task);
   const Status status = detail::copy_old_pages(g, engine, c, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);
 }

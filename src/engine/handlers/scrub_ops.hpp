@@ -143,8 +143,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   // Free pages are removed from the table of damage.
   if (!in_use && !records) return Step::complete(0);
   if (in_use && reached != Status::ok) {
-    on_leader(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::end(reached);
+    return Step::end(on_leader(g, [&] { return space::want_chunk(c.operation, index, reached); }));
   }
   on_leader(g, [&] { c.stage = 1; });
   return Step::fan_out(static_cast<u32>(words));

@@ -23,7 +23,7 @@ namespace detail {
 // After a checkpoint that cannot be written, the pool stays at the previous epoch and accepts no changes. The engine
 // reports this to all commands that wait for the epoch.
 template <class Group>
-GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
+GPU4FS_FN void give_up_checkpoint(Group g, Engine& engine) {
   on_leader(g, [&] {
     store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
     store<Order::relaxed, Scope::engine>(&engine.fs.read_only, GPU4FS_MUTANT(failed_checkpoint_goes_on, 1u, 0u));
@@ -32,7 +32,6 @@ GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
     engine.log_queue.failed = 1;
     engine.log_queue.guard.unlock();
   });
-  return Step::end(status);
 }
 
 GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
@@ -42,27 +41,30 @@ GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
   return false;
 }
 
-// The result of a flush. It is ok too if all devices on which the flush failed could be given up. Leader.
-GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
-  if (c.upcall_result == Status::ok || c.upcall_devices == 0) return c.upcall_result;
+// Takes the answer to a flush. It is ok too if all devices on which the flush failed could be given up. Leader.
+GPU4FS_FN inline Status take_flush_answer(Engine& engine, CommandState& c) {
+  const UpcallAnswer answer = take_answer(c);
+  if (answer.status == Status::ok || answer.failed_devices == 0) return answer.status;
   // A failure before the replacement of a device does not concern the new device. The new one has no data yet that had
   // to be flushed.
-  for (u64 left = c.upcall_devices & ~c.upcall_replaced; left != 0; left &= left - 1) {
+  for (u64 left = answer.failed_devices & ~answer.replaced_devices; left != 0; left &= left - 1) {
     const u32 device = static_cast<u32>(count_trailing_zeros(left));
     // A device that is about to join the pool: nothing depends on it before its superblock is flushed.
     if (device >= raid::device_count_of(engine.fs.space)) continue;
     if (GPU4FS_MUTANT(flush_failure_ignored, !raid::outlives_flush_error(engine.fs.space, device), false)) {
-      return c.upcall_result;
+      return answer.status;
     }
   }
   return Status::ok;
 }
 
-enum class SyncStage : u32 { start = 0, wait, write, flushed, epoch };
+enum class SyncStage : u32 { start = 0, log, epoch };
 
 struct SyncScratch {
-  u64 goal;     // LSN, or the epoch in SyncStage::epoch
-  u64 written;  // LSN, for the writer of the log
+  u64 goal;       // LSN, or the epoch in SyncStage::epoch
+  u64 written;    // LSN, for the writer of the log
+  u32 is_writer;  // 1: of the log, for all others
+  u32 has_asked;  // 1: the writer has asked for a flush, and takes the answer
 };
 
 // The state is at the end of scratch memory. A write that makes its record durable has its own state at the beginning.
@@ -81,24 +83,23 @@ GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
   // (raid/device_loss.hpp).
   const bool log_will_do = fs::log_is_on(fs) && !raid::has_unrecorded_loss(fs.space);
   if (log_will_do && tail - minimum(tail, durable_lsn(engine)) <= log_flush_bytes_max) {
-    scratch.goal = tail;
-    c.stage = static_cast<u32>(SyncStage::wait);
+    scratch = {tail, 0, 0, 0};
+    c.stage = static_cast<u32>(SyncStage::log);
     return;
   }
-  scratch.goal = fs::epoch_of_changes(fs);
+  scratch = {fs::epoch_of_changes(fs), 0, 0, 0};
   c.stage = static_cast<u32>(SyncStage::epoch);
 }
 
 template <class Group>
-GPU4FS_FN Step fail_log_flush(Group g, Engine& engine, CommandState& c, Status status) {
+GPU4FS_FN void fail_log_flush(Group g, Engine& engine, CommandState& c, Status status) {
   on_leader(g, [&] { end_log_flush(engine, c, 0, true); });
-  const Step step = give_up_checkpoint(g, engine, status);
+  give_up_checkpoint(g, engine);
   on_leader(g, [&] {
     engine.epochs.guard.lock();
     count_write_error(engine, status);
     engine.epochs.guard.unlock();
   });
-  return step;
 }
 
 // For the writer of the log: writes it from its durable end at least up to the goal. again: a command that is about to
@@ -122,40 +123,62 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
   return GPU4FS_MUTANT(log_not_written, fs::write_log(g, fs, range.from, end), Status::ok);
 }
 
-// For the writer of the log, first at any stage except `flushed`: writes the log and flushes all devices. ok:
-// end_log_flush() must follow. parked, again: the step is restarted, at stage `flushed` once the devices have been
-// asked. Any other status: the log was given up.
+// For the writer of the log: writes it and flushes all devices. ok: end_log_flush() must follow. waits_for_answer,
+// again: the step is restarted, and calls again. Any other status: the log was given up.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, u32 flushed) {
-  if (c.stage != flushed) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, bool has_asked) {
+  if (!has_asked) {
     const Status status = write_log_for_all(g, engine, c);
     if (status == Status::again) return status;
-    if (status != Status::ok) return fail_log_flush(g, engine, c, status).status;
+    if (status != Status::ok) {
+      fail_log_flush(g, engine, c, status);
+      return status;
+    }
     const bool flushes = on_leader(g, [&] {
       fence<Order::acq_rel, Scope::system>();
-      c.stage = flushed;
-      c.upcall_result = Status::ok;
-      return GPU4FS_MUTANT(log_not_flushed, devices_need_flush(engine), false);
+      const bool needed = GPU4FS_MUTANT(log_not_flushed, devices_need_flush(engine), false);
+      sync_scratch(c).has_asked = needed ? 1 : 0;
+      return needed;
     });
-    if (flushes) return upcall(g, engine, c, UpcallKind::flush_device, ~u64{0});
+    return flushes ? upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}) : Status::ok;
   }
-  const Status outcome = on_leader(g, [&] { return flush_outcome(engine, c); });
-  return outcome == Status::ok ? outcome : fail_log_flush(g, engine, c, outcome).status;
+  const Status outcome = on_leader(g, [&] {
+    sync_scratch(c).has_asked = 0;
+    return take_flush_answer(engine, c);
+  });
+  if (outcome != Status::ok) fail_log_flush(g, engine, c, outcome);
+  return outcome;
 }
 
-// Stages `write` and `flushed`. Returns the step to leave with; complete: the goal is durable.
+// Makes the log durable up to the goal in the command's SyncScratch, as its writer or by waiting for the writer. The
+// caller sets the goal, and calls again after a restart. Status: ok; those of await_log() and write_and_flush_log();
+// retry_after_checkpoint: data is missing on a device that was just lost, so the log does not suffice.
 template <class Group>
-GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
-  const Status status = write_and_flush_log(g, engine, c, static_cast<u32>(SyncStage::flushed));
-  if (status != Status::ok) return Step::end(status);
-  GPU4FS_TRACE_POINT(sync);
-  const bool counts = on_leader(g, [&] {
-    const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
-    end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
-    if (!is_whole) choose_way_to_sync(engine, c);
-    return is_whole;
+GPU4FS_FN GPU4FS_NOINLINE Status make_log_durable(Group g, Engine& engine, CommandState& c) {
+  struct Turn {
+    Status status;
+    u32 is_writer;
+    u32 has_asked;
+  };
+  const Turn turn = on_leader(g, [&] {
+    SyncScratch& scratch = sync_scratch(c);
+    if (scratch.is_writer != 0) return Turn{Status::ok, 1, scratch.has_asked};
+    if (raid::has_unrecorded_loss(engine.fs.space)) return Turn{Status::retry_after_checkpoint, 0, 0};
+    bool is_writer = false;
+    const Status status = await_log(engine, c, scratch.goal, &is_writer);
+    scratch.is_writer = is_writer ? 1 : 0;
+    return Turn{status, scratch.is_writer, 0};
   });
-  return counts ? Step::complete() : Step::end(Status::again);
+  if (turn.is_writer == 0) return turn.status;
+  GPU4FS_TRY(write_and_flush_log(g, engine, c, turn.has_asked != 0));
+  GPU4FS_TRACE_POINT(sync);
+  return on_leader(g, [&] {
+    SyncScratch& scratch = sync_scratch(c);
+    scratch.is_writer = 0;
+    const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
+    end_log_flush(engine, c, is_whole ? scratch.written : 0, false);
+    return is_whole ? Status::ok : Status::retry_after_checkpoint;
+  });
 }
 
 template <class Group>
@@ -167,7 +190,7 @@ GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
       on_leader(g, [&] { return durable_epoch(engine) >= minimum(goal, fs::epoch_of_changes(engine.fs)); });
   if (reached) return Step::complete();
   if (on_leader(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
-  return Step::end(park_until_epoch(g, engine, c, goal));
+  return Step::end(await_epoch(g, engine, c, goal));
 }
 
 template <class Group>
@@ -180,18 +203,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c
   });
   if (nothing_to_do) return Step::complete();
   if (c.stage == static_cast<u32>(SyncStage::epoch)) return sync_by_epoch(g, engine, c);
-  if (c.stage == static_cast<u32>(SyncStage::wait)) {
-    const Status status = on_leader(g, [&] {
-      if (raid::has_unrecorded_loss(engine.fs.space)) choose_way_to_sync(engine, c);
-      if (c.stage == static_cast<u32>(SyncStage::epoch)) return Status::again;
-      const Status waited = await_log(engine, c, sync_scratch(c).goal);
-      if (waited == Status::exists) c.stage = static_cast<u32>(SyncStage::write);
-      return waited;
-    });
-    if (status == Status::ok) return Step::complete();
-    if (status != Status::exists) return Step::end(status);
-  }
-  return flush_log(g, engine, c);
+  const Status status = make_log_durable(g, engine, c);
+  if (status != Status::retry_after_checkpoint) return Step::end(status);
+  on_leader(g, [&] { choose_way_to_sync(engine, c); });
+  return Step::again();
 }
 
 }  // namespace detail

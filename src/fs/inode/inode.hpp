@@ -204,8 +204,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation&
     const Status status = get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &frame);
     if (status != Status::ok && status != Status::page_absent) {
       // A damaged batch is not put back; the next search continues after it.
-      const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
-      if (comes_again) on_leader(g, [&] { put_back_batch(fs, choice.batch); });
+      if (is_control(status)) on_leader(g, [&] { put_back_batch(fs, choice.batch); });
       return status;
     }
     const bool taken = on_leader(g, [&] {

@@ -285,8 +285,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_remove(Group g, FileSystem& f
   plan->merges = 0;
   GPU4FS_TRY(directory_prepare_change(g, fs, op, dir, name, &plan->name));
   const Status status = detail::plan_merges(g, fs, op, dir, name, plan);
-  const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
-  return comes_again ? status : Status::ok;
+  return is_control(status) ? status : Status::ok;
 }
 
 // Gate: removes the name that directory_prepare_remove found in this step. An insertion that was planned in this step

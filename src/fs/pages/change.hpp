@@ -126,7 +126,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_page(FileSystem& fs, Operation& op, c
 // Prepare: reserves frames, dirty entries and space for a commit that changes `inode_count` inodes (created and freed
 // ones included), `page_count` existing metadata pages and `new_page_count` new ones; inode pages and ancestors are
 // added here. The pages of one call lie in at most eight runs. Another call raises the reservation to the greater
-// amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped.
+// amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped, needs_new_chunk.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, MetadataChange change) {
   return on_leader(g, [&] {
