@@ -128,7 +128,12 @@ class Sequence {
 
 inline void fill_random(void* data, u64 length, u64 seed) {
   Sequence sequence(seed);
-  for (u64 i = 0; i < length; ++i) static_cast<u8*>(data)[i] = static_cast<u8>(sequence.next());
+  u8* bytes = static_cast<u8*>(data);
+  for (; length >= sizeof(u64); bytes += sizeof(u64), length -= sizeof(u64)) {
+    const u64 word = sequence.next();
+    std::memcpy(bytes, &word, sizeof(word));
+  }
+  for (; length > 0; --length) *bytes++ = static_cast<u8>(sequence.next());
 }
 
 // A body without any expectation has failed: it did not run.
