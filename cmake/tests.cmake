@@ -12,6 +12,9 @@ set(GPU4FS_TEST_SCALE 100 CACHE STRING "Length of random tests in percent, hande
 
 # The libraries are tested as they are shipped; the code of the tests need not be fast.
 set(GPU4FS_TEST_FLAGS $<$<CONFIG:Release>:-O1>)
+if(GPU4FS_SANITIZE STREQUAL "address")
+  set(GPU4FS_TEST_FLAGS)  # cmake/options.cmake has -Og for all
+endif()
 
 set(gpu4fs_test_environment
   "GPU4FS=${PROJECT_BINARY_DIR}/gpu4fs"
