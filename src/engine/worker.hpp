@@ -82,8 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool end_quiet_step(Group g, Engine& engine, WorkerSta
 
 }  // namespace detail
 
-// Whether the worker has a ring that showed at most one command. Then quiet_step() can be its next step. A worker that does
-// not keep tokens has no ring between its steps.
+// Whether the worker has a ring that showed at most one command. Then quiet_step() can be its next step. A worker that
+// does not keep tokens has no ring between its steps.
 GPU4FS_FN inline bool has_quiet_ring(const WorkerState& worker) {
   return worker.keeps_token != 0 && worker.held_session != session_max && worker.ring_is_quiet != 0;
 }

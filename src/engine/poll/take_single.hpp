@@ -68,8 +68,7 @@ GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, con
   if ((answered | malformed) != 0) on_leader(g, [&] { wake_client(*turn.session); });
 }
 
-// Starts the chains that got slots, except for the commands in `answered`, which are whole chains. Rank i has descriptor
-// i.
+// Starts the chains that got slots, except for those in `answered`. Rank i has descriptor i.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Taken start_granted(Group g, Engine& engine, const RingTurn& turn, Grant grant,
                                               u32 answered) {
