@@ -69,7 +69,7 @@ inline constexpr u32 unit_is_plain = 1u << 1;
 inline constexpr u32 unit_answers = 1u << 2;
 inline constexpr u32 unit_is_unlocked = 1u << 3;
 
-GPU4FS_FN constexpr bool unit_is_valid(const Vector16& value, u32 unit, u32 sequence) {
+GPU4FS_FN constexpr bool unit_is_valid(const Vector16& value, [[maybe_unused]] u32 unit, u32 sequence) {
   return GPU4FS_MUTANT(torn_descriptor_taken, vector_sequence(value) == sequence,
                        unit != 0 || vector_sequence(value) == sequence);
 }
