@@ -166,10 +166,11 @@ GPU4FS_FN void give_records(Group g, const WorkerViews& views, u8* destination, 
   g.sync();
   for (u32 left = wanted; left != 0; left &= left - 1) {
     const u32 rank = count_trailing_zeros(left);
-    u8* const to = g.shuffle(destination, rank);
+    // As a number: a compiler took the emulated warp's copy of the pointer for what it points to.
+    const std::uintptr_t to = g.shuffle(reinterpret_cast<std::uintptr_t>(destination), rank);
     const Vector16* const from = reinterpret_cast<const Vector16*>(&views.records[rank]);
     for (u32 i = g.rank(); i < sizeof(format::AttributeRecord) / 16; i += Group::size()) {
-      store_stream_16(to + 16 * i, from[i]);
+      store_stream_16(reinterpret_cast<u8*>(to) + 16 * i, from[i]);
     }
   }
 }
