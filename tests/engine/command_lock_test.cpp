@@ -245,7 +245,7 @@ TEST_F(CommandLockTest, ManyCommandsOnManyThreadsLoseNothing) {
 TEST_F(CommandLockTest, NobodyWaitsForEverAtABusyLock) {
   constexpr u32 command_count = 48;
   constexpr u32 thread_count = 6;
-  constexpr u32 rounds = 400;
+  constexpr u32 rounds = 150;
   constexpr u64 overdue_ns = 1;
   Protected data;
   std::atomic<u32> writers{0};
