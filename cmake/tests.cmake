@@ -100,6 +100,12 @@ function(gpu4fs_add_test_program target)
   endforeach()
 endfunction()
 
+# Compiles the engine's headers with schedule points, so it shares no header with other files.
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/tests/engine/lock_schedules_test.cpp
+  PROPERTY SKIP_PRECOMPILE_HEADERS ON)
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/tests/engine/lock_schedules_test.cpp
+  PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
+
 # The compiled system tests are one program; each file's suites are a test of ctest.
 set(gpu4fs_system_sources)
 function(gpu4fs_register_system_test name source)

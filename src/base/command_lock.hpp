@@ -17,9 +17,12 @@ namespace gpu4fs {
 
 inline constexpr u16 no_command = 0xffff;
 
+// CommandLock::word: bits 0-30 readers, 31 a writer, 32-47 and 48-63 queue head and tail + 1.
+inline constexpr u64 lock_exclusive = u64{1} << 31;
+
 struct alignas(32) CommandLock {
   u64 version;       // atomic, changed by who holds the lock exclusively
-  u64 word;          // atomic. Bits 0-31 holders (-1: exclusive), 32-47 and 48-63 queue head and tail + 1
+  u64 word;          // atomic, changed only by read-modify-writes
   TicketLock guard;  // short: protects the links of the queue
 
   // Only meaningful while no step runs.

@@ -28,6 +28,7 @@
 #endif
 #endif
 #if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -73,7 +74,12 @@ class Fiber {
 #if defined(__SANITIZE_THREAD__)
     if (owns_sanitizer_thread_) __tsan_destroy_fiber(sanitizer_thread_);
 #endif
-    if (memory_ != nullptr) ::munmap(memory_, stack_bytes);
+    if (memory_ == nullptr) return;
+#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+    // The functions that it was in have not returned. Their red zones would stay at these addresses.
+    __asan_unpoison_memory_region(memory_, stack_bytes);
+#endif
+    ::munmap(memory_, stack_bytes);
   }
 
   // Orders everything that the fiber has done before the next actions of the caller, which ends the fiber and the

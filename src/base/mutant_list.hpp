@@ -76,6 +76,8 @@
   X(writers_share, engine, "CommandLockTest.*", "A writer gets a lock that readers hold.")                            \
   X(lock_not_handed_over, engine, "CommandLockTest.HandOverIsFirstInFirstOut",                                        \
     "Whoever waits for a lock waits for ever.")                                                                       \
+  X(transient_reader_forgets, engine, "CommandLockTest.*:LockSchedules.*",                                            \
+    "A writer waits for ever if a reader that had to queue was in its way.")                                          \
   X(locks_kept, engine, "LockedInode.*", "A command that has ended keeps its locks.")                                 \
   X(orphan_bit_kept, engine, "NewInode.ALinkToAGuessedNumberWaitsForTheTemporaryFile",                                \
     "A file that got a name is freed by the next mount.")                                                             \

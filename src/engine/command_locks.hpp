@@ -1,9 +1,29 @@
 // Fair reader-writer locks owned by commands.
 //
-// The lock's word holds the holders and both ends of the queue. While nobody waits it changes by compare-exchange, so
-// this common case costs one load and one compare-exchange. The guard protects the links of the queue. While the queue
-// is not empty, the word changes only under the guard. The order is FIFO: a command that arrives while others wait is
-// queued after them. The releaser hands the lock over to the head, or to all readers before the first writer.
+// The lock's word holds the number of readers, the exclusive bit and both ends of the queue. Without a queue, each
+// operation is one access: a reader adds 1 and cannot fail, a writer exchanges a word of zero. The order is FIFO: a
+// command that arrives while others wait is queued after them. The lock is handed to the writer at the head of the
+// queue, or to all readers before the first writer.
+//
+// Rules for the word:
+//   head and tail  change only under the guard, which also protects the links of the queue.
+//   exclusive bit  is set only in a word without readers. While the queue is not empty, it is set only under the guard.
+//   readers        come and go at any time. A reader that finds the bit or a queue when it has added itself is
+//                  *transient*: it touches nothing, subtracts itself again and joins the queue.
+//
+// So a transient reader can be in the word together with a writer, and a writer may find it in the way.
+//
+// No waiter is lost. A word with a queue and no holder needs a hand-over under the guard. Whoever makes such a word
+// does it: a writer or the last reader that leaves, or a command that joins the queue. A transient reader that leaves
+// joins the queue next. hand_over() gives the lock to the head, or it finds a holder or a transient reader in the word.
+// These leave later and then see the queue. A second hand-over of the same word does no harm. A command adds itself as
+// a transient reader at most once before it waits in the queue. So transient readers delay a writer, but not for ever,
+// and they do not overtake it.
+//
+// Orders. Every change of the word is a read-modify-write. So whoever acquires a word has also acquired from all
+// releases before. Holders release when they leave; all others only acquire. Readers without a lock
+// (engine/optimistic/version.hpp) need two things: the version grows before the bit is cleared, and the bit is visible
+// before the first change. acquire_command_lock() has a fence for the second.
 //
 // A command waits for at most one lock, the last one in its `locks`. The callers keep the lock order (rename,
 // directories parent before child, others by number). All functions here run on one rank.
@@ -20,25 +40,27 @@ namespace gpu4fs::engine {
 namespace detail {
 
 struct LockWord {
-  i32 holders;
+  u32 readers;
+  bool is_exclusive;
   u32 head;  // no_command: nobody waits
   u32 tail;
 
   GPU4FS_FN static constexpr LockWord unpack(u64 word) {
     const u32 head_field = static_cast<u32>(word >> 32) & 0xffffu;
     const u32 tail_field = static_cast<u32>(word >> 48);
-    return {static_cast<i32>(static_cast<u32>(word)), head_field == 0 ? u32{no_command} : head_field - 1,
-            tail_field == 0 ? u32{no_command} : tail_field - 1};
+    return {static_cast<u32>(word & (lock_exclusive - 1)), (word & lock_exclusive) != 0,
+            head_field == 0 ? u32{no_command} : head_field - 1, tail_field == 0 ? u32{no_command} : tail_field - 1};
   }
   GPU4FS_FN constexpr u64 pack() const {
     const u64 head_field = head == no_command ? 0 : head + 1;
     const u64 tail_field = tail == no_command ? 0 : tail + 1;
-    return u64{static_cast<u32>(holders)} | (head_field << 32) | (tail_field << 48);
+    return readers | (is_exclusive ? lock_exclusive : 0) | (head_field << 32) | (tail_field << 48);
   }
+  GPU4FS_FN constexpr bool has_queue() const { return head != no_command; }
   GPU4FS_FN constexpr bool admits(LockMode mode) const {
-    return mode == LockMode::exclusive ? GPU4FS_MUTANT(writers_share, holders == 0, holders >= 0) : holders >= 0;
+    if (is_exclusive) return false;
+    return mode == LockMode::shared || GPU4FS_MUTANT(writers_share, readers == 0, true);
   }
-  GPU4FS_FN constexpr void add_holder(LockMode mode) { holders = mode == LockMode::exclusive ? -1 : holders + 1; }
 };
 
 GPU4FS_FN inline LockMode waited_mode(const CommandState& c) {
@@ -46,93 +68,116 @@ GPU4FS_FN inline LockMode waited_mode(const CommandState& c) {
   return c.locks[c.lock_count - 1].mode;
 }
 
-// Under the guard: detaches all commands from the queue that can have the lock now. Returns the head of their list.
-GPU4FS_FN inline u32 grant_waiters(Engine& engine, LockWord& word) {
+// The commands that a hand-over has taken from the queue.
+struct GrantedCommands {
   u32 first = no_command;
   u32 last = no_command;
-  while (word.head != no_command) {
-    CommandState& c = engine.commands[word.head];
-    const LockMode mode = waited_mode(c);
-    if (GPU4FS_MUTANT(lock_not_handed_over, !word.admits(mode), true)) break;
-    word.add_holder(mode);
+
+  // Moves the head of the queue here.
+  GPU4FS_FN void take_head(Engine& engine, LockWord& word) {
     const u32 index = word.head;
+    CommandState& c = engine.commands[index];
     word.head = c.wait_next;
     if (word.head == no_command) word.tail = no_command;
     store<Order::relaxed, Scope::engine>(&c.locks[c.lock_count - 1].granted, 1u);
     append_waiter(engine, first, last, index);
   }
-  return first;
-}
+};
 
-// True: the lock is held. False: the command is in the queue.
-GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandState& c, CommandLock& lock,
-                                                       LockMode mode) {
-  u64 seen = load<Order::relaxed, Scope::engine>(&lock.word);
+// Under the guard: gives the lock to the commands at the head of the queue that can have it. Returns the head of their
+// list, which the caller wakes without the guard.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 hand_over(Engine& engine, CommandLock& lock) {
+  GrantedCommands granted;
+  u64 seen = load<Order::acquire, Scope::engine>(&lock.word);
   for (;;) {
-    LockWord word = LockWord::unpack(seen);
-    if (word.head != no_command || !word.admits(mode)) break;
-    word.add_holder(mode);
-    if (compare_exchange<Order::acq_rel, Scope::engine>(&lock.word, seen, word.pack())) return true;
-  }
-  lock.guard.lock();
-  seen = load<Order::relaxed, Scope::engine>(&lock.word);
-  bool taken = false;
-  for (;;) {
-    LockWord word = LockWord::unpack(seen);
-    taken = word.head == no_command && word.admits(mode);
-    const u32 tail_before = word.tail;
-    if (taken) {
-      word.add_holder(mode);
-    } else {
-      c.wait_next = no_command;
-      store<Order::relaxed, Scope::engine>(&c.wait_lock, &lock);
-      announce_wait(c, Status::waits_for_lock);
-      if (word.head == no_command) word.head = c.index;
-      word.tail = c.index;
-    }
-    if (!compare_exchange<Order::acq_rel, Scope::engine>(&lock.word, seen, word.pack())) continue;
-    if (!taken && tail_before != no_command) engine.commands[tail_before].wait_next = c.index;
-    break;
-  }
-  if (taken) announce_wait(c, Status::ok);
-  lock.guard.unlock();
-  return taken;
-}
-
-GPU4FS_FN GPU4FS_NOINLINE inline void release_lock(Engine& engine, CommandLock& lock, LockMode mode) {
-  // Before the word shows that the lock is free: whoever sees it free also sees the version of the changes.
-  if (mode == LockMode::exclusive) {
-    const u64 version = load<Order::relaxed, Scope::engine>(&lock.version);
-    store<Order::relaxed, Scope::engine>(&lock.version, GPU4FS_MUTANT(version_kept, version + 1, version));
-  }
-  u64 seen = load<Order::relaxed, Scope::engine>(&lock.word);
-  u32 granted = no_command;
-  for (;;) {
-    LockWord word = LockWord::unpack(seen);
-    GPU4FS_CHECK(mode == LockMode::exclusive ? word.holders == -1 : word.holders > 0);
-    word.holders = mode == LockMode::exclusive ? 0 : word.holders - 1;
-    if (word.head == no_command) {
-      if (compare_exchange<Order::acq_rel, Scope::engine>(&lock.word, seen, word.pack())) return;
-      continue;
-    }
-    lock.guard.lock();
-    // The queue may have been emptied before the guard was locked, so the word is read again.
-    seen = load<Order::acquire, Scope::engine>(&lock.word);
-    for (;;) {
-      word = LockWord::unpack(seen);
-      word.holders = mode == LockMode::exclusive ? 0 : word.holders - 1;
-      if (word.head == no_command) {
-        if (compare_exchange<Order::acq_rel, Scope::engine>(&lock.word, seen, word.pack())) break;
-        continue;
-      }
-      granted = grant_waiters(engine, word);
-      store<Order::release, Scope::engine>(&lock.word, word.pack());
+    const LockWord before = LockWord::unpack(seen);
+    if (!before.has_queue()) break;
+    const LockMode mode = waited_mode(engine.commands[before.head]);
+    if (GPU4FS_MUTANT(lock_not_handed_over, !before.admits(mode), true)) break;
+    LockWord after = before;
+    if (mode == LockMode::shared) {
+      // Nobody else sets the bit, and the fields are independent, so the difference fits whatever readers do meanwhile.
+      do {
+        granted.take_head(engine, after);
+        ++after.readers;
+      } while (after.has_queue() && waited_mode(engine.commands[after.head]) == LockMode::shared);
+      fetch_add<Order::acquire, Scope::engine>(&lock.word, after.pack() - seen);
       break;
     }
-    lock.guard.unlock();
-    wake_list(engine, granted);
-    return;
+    after.is_exclusive = true;
+    after.head = engine.commands[before.head].wait_next;
+    if (!after.has_queue()) after.tail = no_command;
+    // It fails if a transient reader has come or gone.
+    if (!compare_exchange<Order::acquire, Scope::engine>(&lock.word, seen, after.pack())) continue;
+    LockWord taken = before;
+    granted.take_head(engine, taken);
+    break;
   }
+  return granted.first;
+}
+
+// For whoever has left a word with a queue and perhaps without a holder. The queue may have changed since then.
+GPU4FS_FN GPU4FS_NOINLINE inline void hand_over_and_wake(Engine& engine, CommandLock& lock) {
+  lock.guard.lock();
+  const u32 granted = hand_over(engine, lock);
+  lock.guard.unlock();
+  wake_list(engine, granted);
+}
+
+// Adds a reader. False: it is transient, and has to leave.
+GPU4FS_FN inline bool enter_shared(CommandLock& lock) {
+  const LockWord before = LockWord::unpack(fetch_add<Order::acquire, Scope::engine>(&lock.word, u64{1}));
+  return before.admits(LockMode::shared) && !before.has_queue();
+}
+
+// A transient reader has read nothing. It joins the queue next, and hands the lock over there if it was the last one.
+GPU4FS_FN inline void leave_transient(CommandLock& lock) {
+  fetch_sub<Order::relaxed, Scope::engine>(&lock.word, u64{1});
+}
+
+// Puts the command at the end of the queue, and hands the lock over if nobody holds it.
+GPU4FS_FN GPU4FS_NOINLINE inline void queue_for_lock(Engine& engine, CommandState& c, CommandLock& lock) {
+  store<Order::relaxed, Scope::engine>(&c.wait_lock, &lock);
+  announce_wait(c, Status::waits_for_lock);
+  lock.guard.lock();
+  const LockWord before = LockWord::unpack(load<Order::relaxed, Scope::engine>(&lock.word));
+  LockWord after = before;
+  append_waiter(engine, after.head, after.tail, c.index);
+  // The holder leaves before this and leaves no queue behind, or after this and sees the queue.
+  fetch_add<Order::relaxed, Scope::engine>(&lock.word, after.pack() - before.pack());
+  const u32 granted = GPU4FS_MUTANT(transient_reader_forgets, hand_over(engine, lock), u32{no_command});
+  lock.guard.unlock();
+  wake_list(engine, granted);
+}
+
+// True: the lock is held. False: the command is, or was, in the queue, and is restarted when it holds the lock.
+GPU4FS_FN inline bool acquire_or_queue(Engine& engine, CommandState& c, CommandLock& lock, LockMode mode) {
+  if (mode == LockMode::shared) {
+    if (enter_shared(lock)) return true;
+    leave_transient(lock);
+  } else {
+    u64 free_word = 0;
+    if (compare_exchange<Order::acquire, Scope::engine>(&lock.word, free_word, lock_exclusive)) return true;
+  }
+  queue_for_lock(engine, c, lock);
+  return false;
+}
+
+GPU4FS_FN inline void release_lock(Engine& engine, CommandLock& lock, LockMode mode) {
+  bool hands_over = false;
+  if (mode == LockMode::shared) {
+    const LockWord before = LockWord::unpack(fetch_sub<Order::release, Scope::engine>(&lock.word, u64{1}));
+    GPU4FS_CHECK_GT(before.readers, 0u);
+    hands_over = before.readers == 1 && before.has_queue();
+  } else {
+    // Before the word shows that the lock is free: whoever sees it free also sees the version of the changes.
+    const u64 version = load<Order::relaxed, Scope::engine>(&lock.version);
+    store<Order::relaxed, Scope::engine>(&lock.version, GPU4FS_MUTANT(version_kept, version + 1, version));
+    const LockWord before = LockWord::unpack(fetch_sub<Order::release, Scope::engine>(&lock.word, lock_exclusive));
+    GPU4FS_CHECK(before.is_exclusive);
+    hands_over = before.has_queue();
+  }
+  if (hands_over) hand_over_and_wake(engine, lock);
 }
 
 GPU4FS_FN inline bool is_lockable(u64 inode) {
@@ -221,16 +266,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_all_locks(Engine& engine, CommandS
 // command is not in this queue.
 GPU4FS_FN inline bool cancel_lock_wait(Engine& engine, CommandLock& lock, u32 index, u64 now_ns) {
   lock.guard.lock();
-  u64 seen = load<Order::acquire, Scope::engine>(&lock.word);
-  detail::LockWord word = detail::LockWord::unpack(seen);
+  const detail::LockWord before = detail::LockWord::unpack(load<Order::relaxed, Scope::engine>(&lock.word));
+  detail::LockWord after = before;
   u32 granted = no_command;
   const bool removed =
-      is_past_deadline(engine.commands[index], now_ns) && remove_waiter(engine, word.head, word.tail, index);
+      is_past_deadline(engine.commands[index], now_ns) && remove_waiter(engine, after.head, after.tail, index);
   if (removed) {
-    granted = detail::grant_waiters(engine, word);
-    // The queue was not empty, so no other rank changes the word.
-    const bool stored = compare_exchange<Order::acq_rel, Scope::engine>(&lock.word, seen, word.pack());
-    GPU4FS_CHECK(stored);
+    fetch_add<Order::relaxed, Scope::engine>(&lock.word, after.pack() - before.pack());
+    granted = detail::hand_over(engine, lock);
   }
   lock.guard.unlock();
   wake_list(engine, granted);

@@ -75,8 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   const u32 wanted = c.operation.wanted_chunk;
   GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
   const raid::ChunkState& chunk = engine.fs.space.chunks[wanted];
-  const bool is_another = chunk.generation != c.mailbox.chunk_generation ||
-                          load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
+  const bool is_another = chunk.generation != c.mailbox.chunk_generation || raid::is_erased(chunk) ||
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
   // The step runs again in three cases: the server does not know the new chunk yet, it does not know that the old one
   // has ended, or it answered before it punched parts of the chunk.

@@ -82,7 +82,7 @@ GPU4FS_FN inline bool copy_is_readable(const LogicalSpace& space, const PageLoca
 
 // Columns of the chunk on devices of the mask.
 GPU4FS_FN inline u32 lost_column_count(const ChunkState& chunk, u64 devices) {
-  if (load<Order::relaxed, Scope::engine>(&chunk.erased) != 0) return 0;
+  if ((load<Order::relaxed, Scope::engine>(&chunk.presence) & chunk_erased) != 0) return 0;
   u32 count = 0;
   for (u32 column = 0; column < chunk.column_count; ++column) {
     count += static_cast<u32>(devices >> chunk.columns[column].device & 1);

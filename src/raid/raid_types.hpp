@@ -3,8 +3,8 @@
 // Every array is allocated when the pool is mounted, or with a chunk that is created later, and never moves. The counts
 // of devices and chunks grow; an element is complete before it is counted. A deleted chunk leaves its place in the
 // table, marked as erased, for a later one (space/growth.hpp). load_chunk() fills `descriptors` and the bitmaps; a
-// chunk is usable once `loaded` is 1. A chunk's columns must also have their memory (`accessible`): blocks of a tmpfs,
-// and registration with the GPU. The server provides it on first use, after an upcall.
+// chunk is usable once it is loaded. A chunk's columns must also have their memory (accessible): blocks of a tmpfs, and
+// registration with the GPU. The server provides it on first use, after an upcall.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -38,6 +38,12 @@ struct ChunkBitmaps {
   u64* staged;
 };
 
+// ChunkState::presence.
+inline constexpr u32 chunk_loaded = 1u << 0;      // descriptors and bitmaps are valid
+inline constexpr u32 chunk_accessible = 1u << 1;  // the engine may touch the columns' memory
+inline constexpr u32 chunk_erased = 1u << 2;      // the pool does not have this chunk; its place in the table is free
+inline constexpr u32 chunk_usable = chunk_loaded | chunk_accessible;
+
 struct ChunkState {
   u64 base_address;  // logical
   u64 size_bytes;
@@ -69,10 +75,8 @@ struct ChunkState {
   u64 slot_checksum[2];  // of their headers
   u64 epoch_created;
   u32 header_scrub;        // atomic, 1: a worker verifies the header area
-  u32 accessible;          // 1: the engine may touch the columns' memory
-  u32 loaded;              // 1: descriptors and bitmaps are valid
+  u32 presence;            // atomic: chunk_loaded, chunk_accessible, chunk_erased
   u32 page_class;          // format::Profile of the chunk, minus one
-  u32 erased;              // atomic, 1: the pool does not have this chunk; its place in the table is free
   u32 generation;          // changes when another chunk gets this place, and when the server's answer about the chunk's
                            // memory becomes invalid; changed while no step runs
   u32 stranded_pages;      // atomic: the sum of stripe_stranded
@@ -83,6 +87,20 @@ struct ChunkState {
   u32 trim_due;            // atomic: searches for such regions since which pages have become free, see
                            // space/backing.hpp
 };
+
+// What is known of the chunk was written before its bit was set.
+GPU4FS_FN inline u32 presence_of(const ChunkState& chunk) {
+  return load<Order::acquire, Scope::engine>(&chunk.presence);
+}
+GPU4FS_FN inline bool is_loaded(const ChunkState& chunk) {
+  return (presence_of(chunk) & chunk_loaded) != 0;
+}
+GPU4FS_FN inline bool is_accessible(const ChunkState& chunk) {
+  return (presence_of(chunk) & chunk_accessible) != 0;
+}
+GPU4FS_FN inline bool is_erased(const ChunkState& chunk) {
+  return (presence_of(chunk) & chunk_erased) != 0;
+}
 
 struct DamageTable;   // raid/damage.hpp
 struct ParityState;   // raid/parity/parity_types.hpp

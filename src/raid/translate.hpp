@@ -59,11 +59,10 @@ GPU4FS_FN inline Status find_page(const LogicalSpace& space, u64 address, PageLo
 // chunk whose allocation state and page descriptors are not in memory, or corrupt_structure for one that was deleted.
 GPU4FS_FN inline Status chunk_state(const LogicalSpace& space, u32 chunk) {
   GPU4FS_CHECK_LT(chunk, known_chunk_count(space));
-  const ChunkState& state = space.chunks[chunk];
-  if (load<Order::acquire, Scope::engine>(&state.erased) != 0) return Status::corrupt_structure;
-  if (load<Order::acquire, Scope::engine>(&state.loaded) == 0) return Status::device_failed;
-  if (load<Order::acquire, Scope::engine>(&state.accessible) == 0) return Status::chunk_not_mapped;
-  return Status::ok;
+  const u32 presence = presence_of(space.chunks[chunk]);
+  if (presence == chunk_usable) return Status::ok;
+  if ((presence & chunk_erased) != 0) return Status::corrupt_structure;
+  return (presence & chunk_loaded) == 0 ? Status::device_failed : Status::chunk_not_mapped;
 }
 
 // Whether the memory of a free page was returned to the system (space/backing.hpp).

@@ -47,8 +47,7 @@ struct TrimSearch {
 namespace detail {
 
 GPU4FS_FN inline bool can_be_trimmed(const ChunkState& chunk) {
-  return load<Order::acquire, Scope::engine>(&chunk.erased) == 0 &&
-         load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
+  return (raid::presence_of(chunk) & (raid::chunk_loaded | raid::chunk_erased)) == raid::chunk_loaded &&
          load<Order::relaxed, Scope::engine>(&chunk.trimming) == 0 && !is_frozen(chunk);
 }
 

@@ -113,8 +113,7 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, SpaceState& state, u32 in
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   raid::ChunkState& chunk = state.space.chunks[index];
   const bool changed = on_leader(g, [&] {
-    const bool found = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
-                       load<Order::relaxed, Scope::engine>(&chunk.changed) != 0;
+    const bool found = raid::is_loaded(chunk) && load<Order::relaxed, Scope::engine>(&chunk.changed) != 0;
     // Before pages become stable: a rebuild takes stable pages only of other chunks (raid/rebuild/).
     if (found) store<Order::relaxed, Scope::engine>(&chunk.staged_changed, 1u);
     fence<Order::seq_cst, Scope::engine>();
@@ -180,7 +179,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const SpaceState& stat
   u64 sum = 0;
   for (u32 i = g.rank(); i < raid::known_chunk_count(state.space); i += g.size()) {
     const raid::ChunkState& chunk = state.space.chunks[i];
-    if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) continue;
+    if (raid::is_erased(chunk)) continue;
     sum += detail::written_slot_checksum(chunk, staged);
   }
   return g.reduce(sum, [](u64 a, u64 b) { return a + b; });

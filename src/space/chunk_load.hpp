@@ -421,7 +421,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 inde
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
   raid::ChunkState& chunk = state.space.chunks[index];
-  GPU4FS_CHECK_EQ(chunk.loaded, 0u);
+  GPU4FS_CHECK(!raid::is_loaded(chunk));
   const detail::HeaderSurvey survey = detail::survey_header(g, state, chunk, superblock_epoch);
   GPU4FS_TRY(survey.status);
   GPU4FS_TRY(detail::load_structures(g, state, chunk, survey));
@@ -438,7 +438,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 inde
     chunk.slot_checksum[survey.slot] = survey.facts.checksum;
     chunk.free_pages = static_cast<u32>(free_count);
     detail::add_to_counters(state, chunk, free_count, survey.facts.set_count);
-    store<Order::release, Scope::engine>(&chunk.loaded, 1u);
+    fetch_or<Order::release, Scope::engine>(&chunk.presence, raid::chunk_loaded);
     count_chunk(state, chunk);
   });
   return Status::ok;
@@ -473,7 +473,7 @@ GPU4FS_FN inline Status check_page_used(const SpaceState& state, u64 page_used) 
 GPU4FS_FN inline void make_chunk_accessible(SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   raid::ChunkState& chunk = state.space.chunks[index];
-  store<Order::release, Scope::engine>(&chunk.accessible, 1u);
+  fetch_or<Order::release, Scope::engine>(&chunk.presence, raid::chunk_accessible);
   fence<Order::seq_cst, Scope::engine>();
   count_chunk(state, chunk);
 }

@@ -55,7 +55,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline FreezeNeed freeze_need(const SpaceState& state,
   for (u32 i = 0; i < raid::chunk_count_of(state.space); ++i) {
     const ChunkState& chunk = state.space.chunks[i];
     if (i == index || chunk.page_class != page_class) continue;
-    if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
+    if (!raid::is_loaded(chunk)) continue;
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
     if ((value & frozen_bit) != 0) need.held += occupied_cost(chunk);
     if ((value & ~free_number_mask) == 0) need.uncounted += value;
@@ -87,7 +87,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(SpaceState& state, u32 inde
   if (state.read_only != 0) return Status::read_only;
   if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
   raid::ChunkState& chunk = state.space.chunks[index];
-  if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return Status::device_failed;
+  if (!raid::is_loaded(chunk)) return Status::device_failed;
   if (is_frozen(chunk)) return Status::ok;
   detail::close_open_stripes_in(state, index);
   SpaceCounters& counters = counters_of(state, chunk);
@@ -116,11 +116,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(SpaceState& state, u32 inde
 GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(SpaceState& state, u32 index) {
   if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
   raid::ChunkState& chunk = state.space.chunks[index];
-  if (!is_frozen(chunk) || load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::ok;
+  if (!is_frozen(chunk) || raid::is_erased(chunk)) return Status::ok;
   SpaceCounters& counters = counters_of(state, chunk);
   add<Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
-  const bool counts = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
-                      load<Order::acquire, Scope::engine>(&chunk.accessible) != 0;
+  const bool counts = (raid::presence_of(chunk) & raid::chunk_usable) == raid::chunk_usable;
   add<Scope::engine>(&counters.free, u64{unbacked_pages_of(chunk)});
   // Atomically: a command that ends meanwhile finds its chunk either frozen or counted.
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);

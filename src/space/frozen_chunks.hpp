@@ -36,9 +36,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(SpaceState& state, ChunkState
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total) - chunk.page_count;
   store<Order::relaxed, Scope::engine>(&counters.total, total);
   store<Order::relaxed, Scope::engine>(&counters.emergency, kept_back_pages(state, chunk.page_class, total));
-  store<Order::relaxed, Scope::engine>(&chunk.loaded, 0u);
-  store<Order::relaxed, Scope::engine>(&chunk.accessible, 0u);
-  store<Order::release, Scope::engine>(&chunk.erased, 1u);
+  store<Order::release, Scope::engine>(&chunk.presence, raid::chunk_erased);
 }
 
 }  // namespace detail
@@ -47,7 +45,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(SpaceState& state, ChunkState
 GPU4FS_FN inline u64 pages_taken(const SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   const raid::ChunkState& chunk = state.space.chunks[index];
-  return load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ? 0 : detail::occupied_cost(chunk);
+  return raid::is_erased(chunk) ? 0 : detail::occupied_cost(chunk);
 }
 
 // For a frozen chunk: ok, busy (pages are in use or reserved, or the server is punching some), or
@@ -56,7 +54,7 @@ GPU4FS_FN inline u64 pages_taken(const SpaceState& state, u32 index) {
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   const raid::ChunkState& chunk = state.space.chunks[index];
-  if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
+  if (raid::is_erased(chunk)) return Status::not_found;
   if (!is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk)) return Status::busy;
   // Another chunk must not get its place on the devices meanwhile.
   if (load<Order::acquire, Scope::engine>(&chunk.trimming) != 0) return Status::busy;
@@ -70,7 +68,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const SpaceState& sta
 GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_empty_chunk(SpaceState& state, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   raid::ChunkState& chunk = state.space.chunks[index];
-  if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
+  if (raid::is_erased(chunk)) return Status::not_found;
   const bool was_frozen = is_frozen(chunk);
   GPU4FS_TRY(freeze_chunk(state, index));
   const Status status = check_frozen_empty(state, index);

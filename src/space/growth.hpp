@@ -117,7 +117,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const SpaceState& state, 
   for (u32 i = 0; i < plan.added_count; ++i) {
     const u32 slot = plan.added_slots[i];
     if (slot >= plan.slot_count) return false;
-    if (slot < raid::chunk_count_of(state.space) && state.space.chunks[slot].erased == 0) return false;
+    if (slot < raid::chunk_count_of(state.space) && !raid::is_erased(state.space.chunks[slot])) return false;
     const raid::ChunkState& chunk = plan.added[i];
     if (!has_free_granules(state, chunk)) return false;
     for (u32 k = 0; k < i; ++k) {

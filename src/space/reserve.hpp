@@ -76,7 +76,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 stranded_pages_of(const SpaceState& state, 
   for (u32 i = 0; i < raid::chunk_count_of(state.space); ++i) {
     const raid::ChunkState& chunk = state.space.chunks[i];
     if (chunk.page_class != page_class || is_frozen(chunk)) continue;
-    if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
+    if (!raid::is_loaded(chunk)) continue;
     sum += load<Order::relaxed, Scope::engine>(&chunk.stranded_pages);
   }
   return sum;
@@ -176,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(SpaceState& state, Spac
   for (u32 i = 0; i < raid::chunk_count_of(state.space); ++i) {
     const ChunkState& chunk = state.space.chunks[i];
     if (chunk.page_class != page_class) continue;
-    if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
+    if (!raid::is_loaded(chunk)) continue;
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
     if ((value & frozen_bit) != 0 || (devices_of(chunk) & request.refused_devices) != 0) continue;
     const u32 out_of_reach = ((value & counted_bit) == 0 ? value : 0) + unbacked_pages_of(chunk);

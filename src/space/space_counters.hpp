@@ -144,8 +144,7 @@ GPU4FS_FN inline void give_to_everyone(SpaceState& state, ChunkState& chunk, u32
 // Makes the free pages of a loaded chunk available once the engine can reach it. True if it had not
 // been counted.
 GPU4FS_FN inline bool count_chunk(SpaceState& state, ChunkState& chunk) {
-  if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return false;
-  if (load<Order::acquire, Scope::engine>(&chunk.accessible) == 0) return false;
+  if ((raid::presence_of(chunk) & raid::chunk_usable) != raid::chunk_usable) return false;
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   do {
     if ((value & ~free_number_mask) != 0) return false;

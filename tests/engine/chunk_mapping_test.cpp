@@ -27,8 +27,10 @@ class ChunkMapping : public ::testing::Test {
     for (u32 i = 0; i < fs.space.chunk_count; ++i) withdraw(i);
   }
   // Workers may read it at any time.
-  void withdraw(u64 index) { store<Order::relaxed, Scope::engine>(&chunk(index).accessible, 0u); }
-  u32 accessible(u64 index) { return load<Order::relaxed, Scope::engine>(&chunk(index).accessible); }
+  void withdraw(u64 index) {
+    fetch_and<Order::relaxed, Scope::engine>(&chunk(index).presence, ~raid::chunk_accessible);
+  }
+  bool accessible(u64 index) { return raid::is_accessible(chunk(index)); }
   raid::ChunkState& chunk(u64 index) { return engine_.fs().space.chunks[index]; }
 
   u64 begin_read() {
@@ -69,10 +71,10 @@ class ChunkMapping : public ::testing::Test {
 TEST_F(ChunkMapping, IsWaitedFor) {
   const u64 position = begin_read();
   const ring::Upcall upcall = next_upcall();
-  EXPECT_EQ(accessible(upcall.argument), 0u);
+  EXPECT_FALSE(accessible(upcall.argument));
   answer(upcall, Status::ok);
   expect_content(position);
-  EXPECT_EQ(accessible(upcall.argument), 1u);
+  EXPECT_TRUE(accessible(upcall.argument));
 }
 
 TEST_F(ChunkMapping, AnAnswerOfTheOldOccupantSaysNothingOfTheNewOne) {
@@ -86,7 +88,7 @@ TEST_F(ChunkMapping, AnAnswerOfTheOldOccupantSaysNothingOfTheNewOne) {
     ASSERT_EQ(again.kind, ring::UpcallKind::map_chunk) << status_name(status);
     EXPECT_EQ(again.argument, upcall.argument);
     EXPECT_NE(again.id, upcall.id);
-    EXPECT_EQ(accessible(upcall.argument), 0u) << "nobody made the new one accessible";
+    EXPECT_FALSE(accessible(upcall.argument)) << "nobody made the new one accessible";
     answer(again, Status::ok);
     expect_content(position);
     withdraw(upcall.argument);
@@ -99,7 +101,7 @@ TEST_F(ChunkMapping, AServerThatDoesNotKnowTheChunkYetIsAskedAgain) {
   answer(upcall, Status::stale);
   const ring::Upcall again = next_upcall();
   ASSERT_EQ(again.kind, ring::UpcallKind::map_chunk);
-  EXPECT_EQ(accessible(upcall.argument), 0u);
+  EXPECT_FALSE(accessible(upcall.argument));
   answer(again, Status::ok);
   expect_content(position);
 }

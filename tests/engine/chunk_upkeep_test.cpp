@@ -34,7 +34,7 @@ TEST(ChunkForRebuild, KeepsDescriptorsThatTheDurableEpochNeeds) {
   const u64 entry = chunk.descriptor_table[0];
   ASSERT_NE(entry, format::descriptor_page_unwritten);
   space::free_extent(Lane{}, *pool.fs, run);
-  chunk.accessible = 0;
+  chunk.presence &= ~raid::chunk_accessible;
   engine::detail::mark_chunk_for_rebuild(Lane{}, chunk);
   EXPECT_EQ(chunk.descriptor_table[0], entry);
   EXPECT_EQ(chunk.descriptor_table_staged[0], entry);
@@ -52,7 +52,7 @@ TEST(ChunkForRebuild, KeepsDescriptorsThatTheDurableEpochNeeds) {
   EXPECT_EQ(mounted.load(4), Status::ok);
   EXPECT_EQ(mounted.fs->space.damage->mismatch_counts[0] + mounted.fs->space.damage->mismatch_counts[1], 0u);
   // All of them are written while it is reachable.
-  chunk.accessible = 1;
+  chunk.presence |= raid::chunk_accessible;
   engine::detail::mark_chunk_for_rebuild(Lane{}, chunk);
   EXPECT_EQ(chunk.descriptor_dirty[0] & 1, 1u);
 }

@@ -4,6 +4,7 @@
 
 #include "engine/command_crew.hpp"
 #include "engine/command_locks.hpp"
+#include "engine/deadline.hpp"
 
 namespace gpu4fs::test {
 namespace {
@@ -31,6 +32,19 @@ class CommandLockTest : public ::testing::Test {
     return status;
   }
   void release(u32 index) { engine::release_command_lock(engine(), command(index), first_inode); }
+
+  // The two halves of the acquisition of a reader that has to queue: between them it is in the lock's word.
+  void begin_as_transient(u32 index) {
+    engine::HeldLock& entry = command(index).locks[command(index).lock_count++];
+    entry = {&lock_, first_inode, LockMode::shared, 0, 0};
+    EXPECT_FALSE(engine::detail::enter_shared(lock_));
+  }
+  // True: it waits. False: it got the lock.
+  bool end_as_transient(u32 index) {
+    engine::detail::leave_transient(lock_);
+    engine::detail::queue_for_lock(engine(), command(index), lock_);
+    return engine::park_command(command(index));
+  }
 
   // The commands that were woken, in order; afterwards they are running.
   std::vector<u32> woken() {
@@ -109,6 +123,69 @@ TEST_F(CommandLockTest, CancelledWaiterLetsOthersPass) {
   EXPECT_TRUE(lock_.is_idle());
 }
 
+TEST_F(CommandLockTest, ATransientReaderBetweenReleaseAndHandOver) {
+  EXPECT_EQ(acquire(1, LockMode::exclusive), Status::ok);
+  begin_as_transient(2);
+  EXPECT_EQ(acquire(3, LockMode::exclusive), Status::waits_for_lock);
+  release(1);
+  EXPECT_EQ(woken(), Indices{}) << "it is in the way";
+  EXPECT_EQ(acquire(4, LockMode::exclusive), Status::waits_for_lock);
+  EXPECT_TRUE(end_as_transient(2));
+  EXPECT_EQ(woken(), Indices{3}) << "it hands over";
+  release(3);
+  EXPECT_EQ(woken(), Indices{4});
+  begin_as_transient(5);
+  release(4);
+  EXPECT_EQ(woken(), Indices{2}) << "it is not in the way of readers";
+  EXPECT_FALSE(end_as_transient(5));
+  release(2);
+  release(5);
+  EXPECT_TRUE(lock_.is_idle());
+}
+
+TEST_F(CommandLockTest, ATransientReaderWhileAWriterQueues) {
+  EXPECT_EQ(acquire(1, LockMode::exclusive), Status::ok);
+  begin_as_transient(2);
+  begin_as_transient(3);
+  release(1);
+  EXPECT_EQ(acquire(4, LockMode::exclusive), Status::waits_for_lock)
+      << "they are in the way, although nobody holds the lock";
+  EXPECT_TRUE(end_as_transient(2));
+  EXPECT_EQ(woken(), Indices{}) << "the other one is still there";
+  EXPECT_TRUE(end_as_transient(3));
+  EXPECT_EQ(woken(), Indices{4});
+  release(4);
+  EXPECT_EQ(woken(), (Indices{2, 3}));
+  release(2);
+  release(3);
+  EXPECT_TRUE(lock_.is_idle());
+}
+
+TEST_F(CommandLockTest, AWaiterIsCancelledWhileATransientReaderIsThere) {
+  const u64 deadline_ns = 1000;
+  const auto cancel = [&](u32 index) {
+    command(index).deadline_ns = deadline_ns;
+    EXPECT_TRUE(engine::cancel_lock_wait(engine(), lock_, index, deadline_ns + 1));
+    engine::release_all_locks(engine(), command(index));
+  };
+  EXPECT_EQ(acquire(1, LockMode::exclusive), Status::ok);
+  begin_as_transient(2);
+  EXPECT_EQ(acquire(3, LockMode::exclusive), Status::waits_for_lock);
+  EXPECT_EQ(acquire(4, LockMode::exclusive), Status::waits_for_lock);
+  release(1);
+  cancel(3);
+  EXPECT_EQ(woken(), Indices{}) << "the next writer has the reader in its way as well";
+  EXPECT_TRUE(end_as_transient(2));
+  EXPECT_EQ(woken(), Indices{4});
+  begin_as_transient(5);
+  cancel(2);
+  release(4);
+  EXPECT_EQ(woken(), Indices{}) << "the queue is empty";
+  EXPECT_FALSE(end_as_transient(5));
+  release(5);
+  EXPECT_TRUE(lock_.is_idle());
+}
+
 TEST_F(CommandLockTest, FixedFilesNeedNoLock) {
   for (const u64 number : {u64{0}, u64{2}, u64{3}}) {
     EXPECT_EQ(engine::acquire_command_lock(engine(), command(1), nullptr, number, LockMode::exclusive), Status::ok);
@@ -162,6 +239,66 @@ TEST_F(CommandLockTest, ManyCommandsOnManyThreadsLoseNothing) {
   EXPECT_EQ(violations.load(), 0u);
   for (u32 i = 1; i <= command_count; ++i) EXPECT_EQ(done[i], rounds);
   for (const CommandLock& lock : locks) EXPECT_TRUE(lock.is_idle());
+}
+
+// One lock, many readers, some writers, and waits that are cancelled. A writer keeps the lock from one step to the
+// next, so others have to wait. run() returns when every command has had its rounds.
+TEST_F(CommandLockTest, NobodyWaitsForEverAtABusyLock) {
+  constexpr u32 command_count = 48;
+  constexpr u32 thread_count = 6;
+  constexpr u32 rounds = 150;
+  constexpr u64 overdue_ns = 1;
+  Protected data;
+  std::atomic<u32> writers{0};
+  std::atomic<u32> violations{0};
+  std::atomic<u64> written{0};
+  std::atomic<u32> cancelled{0};
+  std::vector<u32> done(64, 0);
+  std::vector<u8> writes(64, 0);
+  const auto begin_write = [&] {
+    if (++writers != 1 || data.readers.load() != 0) ++violations;
+    ++data.first;
+  };
+  const auto end_write = [&] {
+    ++data.second;
+    ++written;
+    --writers;
+  };
+  const auto read = [&] {
+    ++data.readers;
+    if (writers.load() != 0 || data.first != data.second) ++violations;
+    --data.readers;
+  };
+  CommandCrew crew(engine());
+  crew.run(1, command_count, thread_count, [&](engine::CommandState& c) {
+    std::mt19937 random(c.index * 1000 + done[c.index]);
+    const LockMode mode = random() % 8 == 0 ? LockMode::exclusive : LockMode::shared;
+    store<Order::relaxed, Scope::engine>(&c.deadline_ns, random() % 4 == 0 ? overdue_ns : 0);
+    if (random() % 16 == 0) engine::sweep_deadlines(Lane{}, engine(), overdue_ns + 1);
+    if (writes[c.index] != 0) {
+      end_write();
+      writes[c.index] = 0;
+    } else if (exchange<Order::acq_rel, Scope::engine>(&c.cancel_status, 0u) != 0) {
+      ++cancelled;
+    } else {
+      const Status status = engine::acquire_command_lock(engine(), c, &lock_, first_inode, mode);
+      if (status != Status::ok) return status;
+      if (mode == LockMode::exclusive) {
+        begin_write();
+        writes[c.index] = 1;
+        return Status::again;
+      }
+      read();
+    }
+    engine::release_all_locks(engine(), c);
+    return ++done[c.index] == rounds ? Status::ok : Status::again;
+  });
+  EXPECT_EQ(violations.load(), 0u);
+  EXPECT_EQ(data.first, written.load());
+  EXPECT_EQ(data.second, written.load());
+  EXPECT_GT(cancelled.load(), 0u);
+  for (u32 i = 1; i <= command_count; ++i) EXPECT_EQ(done[i], rounds);
+  EXPECT_TRUE(lock_.is_idle());
 }
 
 }  // namespace

@@ -289,7 +289,7 @@ TEST_F(PageIo, bad_addresses_are_answers) {
 TEST_F(PageIo, chunk_out_of_reach_is_named) {
   u32 chunk = no_chunk;
   ASSERT_EQ(chunk_of(space(), addresses_[0], &chunk), Status::ok);
-  space().chunks[chunk].accessible = 0;
+  space().chunks[chunk].presence &= ~chunk_accessible;
   std::vector<u8> buffer(page_bytes);
   on_all_groups([&](auto g) {
     EXPECT_EQ(read_page(g, space(), addresses_[0], buffer.data()), Status::chunk_not_mapped);
@@ -298,8 +298,7 @@ TEST_F(PageIo, chunk_out_of_reach_is_named) {
   fs::Operation op = pool_.operation();
   EXPECT_EQ(space::check_accessible(*pool_.fs, op, addresses_[0]), Status::chunk_not_mapped);
   EXPECT_EQ(op.wanted_chunk, chunk);
-  space().chunks[chunk].accessible = 1;
-  space().chunks[chunk].loaded = 0;
+  space().chunks[chunk].presence = chunk_accessible;
   EXPECT_EQ(read_page(Lane{}, space(), addresses_[0], buffer.data()), Status::device_failed);
 }
 

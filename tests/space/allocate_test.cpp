@@ -191,7 +191,7 @@ TEST(SpaceAllocate, chunks_out_of_reach_are_asked_for_only_when_needed) {
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4000), Status::chunk_not_mapped);
   EXPECT_NE(op.wanted_chunk, first);
   // The flag suffices: the chunk is counted when it is needed.
-  pool.fs->space.chunks[op.wanted_chunk].accessible = 1;
+  pool.fs->space.chunks[op.wanted_chunk].presence |= raid::chunk_accessible;
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4000), Status::chunk_not_mapped);
   make_chunk_accessible(*pool.fs, op.wanted_chunk);
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4000), Status::ok);
@@ -203,7 +203,7 @@ TEST(SpaceAllocate, pages_freed_out_of_reach_become_available_with_their_chunk) 
   std::vector<u64> bitmap = pool.empty_bitmap();
   for (u32 i = 0; i < 10; ++i) bitmap[i] = ~u64{0};
   pool.write_slot(1, 0, 1, bitmap);
-  pool.fs->space.chunks[1].accessible = 0;
+  pool.fs->space.chunks[1].presence &= ~raid::chunk_accessible;
   ASSERT_EQ(pool.load(1), Status::ok);
   EXPECT_EQ(pool.fs->data_counters().available, 2048u);
   EXPECT_EQ(pool.fs->data_counters().used, 640u);

@@ -95,7 +95,7 @@ TEST_F(GrowthSlotSum, HasEachChunkThatIsMade) {
   plan(2);
   plan_->added_slots[0] = 1;
   plan_->added[0] = image_;
-  plan_->added[0].loaded = plan_->added[0].accessible = 0;
+  plan_->added[0].presence &= ~raid::chunk_usable;
   plan_->added_count = 1;
   ASSERT_NO_FATAL_FAILURE(expect_loads_at_any_time(2));
 }

@@ -49,7 +49,7 @@ class GrowthPhases : public ::testing::Test {
     plan_nothing();
     plan_->added_slots[0] = slot;
     plan_->added[0] = added;
-    plan_->added[0].loaded = plan_->added[0].accessible = plan_->added[0].erased = 0;
+    plan_->added[0].presence = 0;
     plan_->added_count = 1;
   }
   // The answer to the current question.
@@ -104,9 +104,9 @@ TEST_F(GrowthPhases, EachCommandIsAnsweredInEachPhase) {
   expect_refusals(Status::busy, Status::busy, Status::busy);
   end_growth(fs());
   expect_refusals(Status::busy, Status::ok, Status::busy);
-  EXPECT_EQ(chunk(last).erased, 0u);
+  EXPECT_FALSE(raid::is_erased(chunk(last)));
   ASSERT_EQ(admit_chunks(fs()), Status::ok);
-  EXPECT_EQ(chunk(last).erased, 1u);
+  EXPECT_TRUE(raid::is_erased(chunk(last)));
   EXPECT_EQ(admit_chunks(fs()), Status::not_found) << "once";
   EXPECT_EQ(stage_growth(fs()), Status::not_found) << "the chunk is gone";
   EXPECT_EQ(withdraw_growth(fs()), Status::ok);
@@ -129,8 +129,8 @@ TEST_F(GrowthPhases, AnAnswerIsOfThePlanThatTheServerWasAskedAbout) {
   take_up_growth(fs(), growth_number(fs()), true);
   end_growth(fs());
   ASSERT_EQ(admit_chunks(fs()), Status::ok);
-  EXPECT_EQ(chunk(last - 1).erased, 1u);
-  EXPECT_EQ(chunk(last).erased, 0u);
+  EXPECT_TRUE(raid::is_erased(chunk(last - 1)));
+  EXPECT_FALSE(raid::is_erased(chunk(last)));
 }
 
 TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
@@ -142,7 +142,7 @@ TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
   plan_addition(last, image);
   make_durable();
   ASSERT_EQ(admit_chunks(fs()), Status::ok);
-  EXPECT_EQ(chunk(last).erased, 0u);
+  EXPECT_FALSE(raid::is_erased(chunk(last)));
   EXPECT_NE(chunk(last).generation, generation);
   EXPECT_EQ(chunk(0).generation, generation) << "the others are the same";
   EXPECT_EQ(fs().space.granule_to_chunk[image.base_address >> fs().space.granule_shift], last);

@@ -40,7 +40,7 @@ void expect_load(u64 superblock_epoch, Status status, u64 used, const std::funct
     EXPECT_EQ(load_chunk(g, *pool->fs, 0, superblock_epoch), status);
     on_leader(g, [&] {
       EXPECT_EQ(pool->fs->data_counters().used, used);
-      EXPECT_EQ(pool->fs->space.chunks[0].loaded, status == Status::ok ? 1u : 0u);
+      EXPECT_EQ(raid::is_loaded(pool->fs->space.chunks[0]), status == Status::ok);
       EXPECT_EQ(pool->fs->data_counters().total, status == Status::ok ? 2048u : 0u);
     });
   });

@@ -104,7 +104,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   if (c.command.aux != 2 * words * sizeof(u64)) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
   const bool is_wanted = (c.command.mask & wire::check_mask_reach) != 0;
-  if (is_wanted && on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
+  if (is_wanted && on_leader(g, [&] { return !raid::is_accessible(chunk); })) {
     return Step::end(on_leader(g, [&] { return space::want_chunk(c.operation, index, Status::chunk_not_mapped); }));
   }
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
@@ -120,7 +120,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
     GPU4FS_STEP_TRY(space::load_chunk_descriptors(g, engine.fs, index, epoch));
   }
   g.sync();
-  on_leader(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });
+  on_leader(g, [&] { fetch_or<Order::release, Scope::engine>(&chunk.presence, raid::chunk_loaded); });
   return Step::complete();
 }
 

@@ -47,7 +47,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, wi
   }
   for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
     const raid::ChunkState& chunk = fs.space.chunks[i];
-    if (load<Order::relaxed, Scope::engine>(&chunk.erased) == 0) ++record.classes[chunk.page_class].chunk_count;
+    if (!raid::is_erased(chunk)) ++record.classes[chunk.page_class].chunk_count;
   }
 }
 

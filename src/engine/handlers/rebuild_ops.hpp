@@ -41,8 +41,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState&
     fetch_or<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[w], committed);
     in_use |= committed | load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[w]);
   }
-  const bool has_descriptors =
-      g.any(in_use != 0) || on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) != 0; });
+  const bool has_descriptors = g.any(in_use != 0) || on_leader(g, [&] { return raid::is_accessible(chunk); });
   const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
   for (u64 page = g.rank(); page < descriptor_pages; page += Group::size()) {
     if (has_descriptors) {

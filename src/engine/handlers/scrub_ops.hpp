@@ -24,7 +24,7 @@ GPU4FS_FN inline Status check_scrub_range(const Engine& engine, const wire::Comm
   if (command.mode > static_cast<u32>(wire::DamageKind::metadata)) return Status::invalid_argument;
   if (command.inode >= raid::chunk_count_of(engine.fs.space)) return Status::out_of_range;
   // A deleted chunk has nothing to verify.
-  if (load<Order::acquire, Scope::engine>(&engine.fs.space.chunks[command.inode].erased) != 0) return Status::not_found;
+  if (raid::is_erased(engine.fs.space.chunks[command.inode])) return Status::not_found;
   const u64 page_count = engine.fs.space.chunks[command.inode].page_count;
   if (command.offset >= page_count || command.length > page_count - command.offset) return Status::out_of_range;
   return command.length == 0 ? Status::invalid_argument : Status::ok;

@@ -27,7 +27,7 @@ struct LockState {
   u64 version;
   u64 word;
 
-  GPU4FS_FN bool is_held_exclusively() const { return static_cast<u32>(word) == 0xffffffffu; }
+  GPU4FS_FN bool is_held_exclusively() const { return (word & lock_exclusive) != 0; }
 };
 
 }  // namespace detail

@@ -85,7 +85,7 @@ raid::ChunkState build_chunk(EngineAllocator& allocator, const OpenedChunk& chun
   GPU4FS_CHECK(is_aligned(block, page_size));
   allocator.zero(block, layout.used());
   raid::ChunkState state = make_chunk_state(allocator, chunk, places, block);
-  state.accessible = accessible ? 1 : 0;
+  state.presence = accessible ? raid::chunk_accessible : 0;
   return state;
 }
 

@@ -85,7 +85,7 @@ raid::LogicalSpace build_logical_space(EngineAllocator& allocator, const format:
   std::vector<raid::ChunkState> states;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     states.push_back(make_chunk_state(allocator, chunks[i], places[i], block));
-    states.back().accessible = accessible ? 1 : 0;
+    states.back().presence = accessible ? raid::chunk_accessible : 0;
   }
   raid::LogicalSpace space{};
   space.devices = at_offset<device::Device>(block, devices_at);
