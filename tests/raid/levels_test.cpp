@@ -98,9 +98,7 @@ TEST_P(Levels, RunsComeBackAndStandInAllCopies) {
   u64 seed = 100;
   on_all_groups([&](auto g) {
     test::Sequence random(5);
-    // A lane is one thread, in which ThreadSanitizer finds nothing.
-    const u32 round_count = g.size() == 1 ? (GPU4FS_TSAN ? 12 : 60) : 6;
-    for (u32 round = 0; round < round_count; ++round) {
+    for (u32 round = 0; round < (g.size() == 1 ? 60 : 6); ++round) {
       const u64 first = random.next() % (chunk().page_count - 200);
       const u32 count = 1 + static_cast<u32>(random.next() % (g.size() == 1 ? 180 : 40));
       std::vector<u8> bytes(u64{count} * page_size);
