@@ -163,6 +163,19 @@ GPU4FS_FN inline FetchedDescriptors fetch_alone(const EngineRing& ring, u64 posi
 
 }  // namespace detail
 
+// FetchedDescriptors::plain, of a decoded command.
+GPU4FS_FN constexpr bool is_plain(const wire::Command& command) {
+  return command.opcode == wire::Opcode::noop && command.flags == 0 && command.name_length == 0 &&
+         command.second_name_length == 0 && command.output == 0;
+}
+
+// FetchedDescriptors::unlocked, of a decoded command that is no part of a chain.
+GPU4FS_FN constexpr bool is_unlocked_alone(const wire::Command& command) {
+  const u32 flags = command.flags & ~u32{wire::command_flag_follow};
+  return flags == 0 && wire::is_in(wire::commands_without_locks, command.opcode) && command.length <= page_size &&
+         command.name_length <= name_length_max && command.second_name_length == 0;
+}
+
 // Reads the descriptors of positions [position, position + count), count <= fetch_row * rows, into registers, and
 // determines which of them are valid. For a warp. Collective.
 template <u32 rows, class Group>

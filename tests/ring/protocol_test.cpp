@@ -179,6 +179,39 @@ TEST(Ring, TwoThreadsExchangeEverything) {
   EXPECT_EQ(failures, 0u);
 }
 
+// The properties of a descriptor follow from its units and from the decoded command alike.
+TEST(Ring, PropertiesOfUnitsAreThoseOfTheCommand) {
+  Memory memory(4);
+  wire::RingDescriptor staging[1];
+  constexpr u32 chain_flags = wire::command_flag_link | wire::command_flag_previous_inode;
+  u64 position = 0;
+  u32 plain = 0;
+  u32 unlocked = 0;
+  for (u32 opcode = 0; opcode <= 80; ++opcode) {
+    for (u32 variant = 0; variant < 512; ++variant) {
+      wire::Command command{};
+      command.opcode = static_cast<wire::Opcode>(opcode);
+      command.flags = static_cast<u16>(variant & wire::command_flag_known);
+      if ((variant & 32) != 0) command.name_length = (variant & 64) != 0 ? 256 : 255;
+      if ((variant & 128) != 0) command.second_name_length = 1;
+      if ((variant & 256) != 0) command.output = 16;
+      command.length = page_size + (variant & 64) / 64;
+      const u32 sequence = wire::ring_sequence(position, memory.engine.depth_log2);
+      memory.engine.descriptors[memory.engine.slot(position)] = wire::encode_command(command, sequence);
+      const FetchedDescriptors seen = fetch_descriptors(Lane{}, memory.engine, position, 1, staging);
+      ASSERT_EQ(seen.valid, 1u);
+      ASSERT_EQ(seen.plain == 1, is_plain(command)) << opcode << " " << variant;
+      const bool is_alone = (command.flags & chain_flags) == 0;
+      ASSERT_EQ(seen.unlocked == 1 && is_alone, is_unlocked_alone(command)) << opcode << " " << variant;
+      plain += seen.plain;
+      unlocked += seen.unlocked;
+      ++position;
+    }
+  }
+  EXPECT_EQ(plain, 2u) << "a noop, with a length that is of no use to it or without";
+  EXPECT_GT(unlocked, 100u);
+}
+
 TEST(UpcallRing, ArrivesInOrderAcrossTheWrap) {
   auto ring = std::make_unique<UpcallRing>();
   std::memset(static_cast<void*>(ring.get()), 0, sizeof(UpcallRing));

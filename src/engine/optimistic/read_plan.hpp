@@ -125,7 +125,8 @@ struct FoundPage {
   const format::PageDescriptor* descriptor;
 };
 
-// Finds a page in a chunk that is not remembered. *has_view: *view may be remembered.
+// Finds a page in a chunk that is not remembered. If there is none, *found stays as it is. True: *view may be
+// remembered.
 GPU4FS_FN GPU4FS_NOINLINE inline bool find_in_chunk(const raid::LogicalSpace& space, u64 address, u64 era,
                                                     FoundPage* found, ChunkView* view) {
   u32 index = raid::no_chunk;

@@ -29,28 +29,19 @@ GPU4FS_FN wire::Command read_quiet(Group g, WorkerViews& views, const ring::Fetc
   return g.leader() ? wire::decode_command(views.descriptor) : wire::Command{};
 }
 
-GPU4FS_FN constexpr bool is_plain_noop(const wire::Command& command) {
-  return command.opcode == wire::Opcode::noop && command.flags == 0 && command.name_length == 0 && command.output == 0;
-}
-GPU4FS_FN constexpr bool may_need_no_lock(const wire::Command& command) {
-  const u32 flags = command.flags & ~u32{wire::command_flag_follow};
-  return flags == 0 && wire::is_in(wire::commands_without_locks, command.opcode) && command.length <= page_size &&
-         command.name_length <= name_length_max && command.second_name_length == 0;
-}
-
 // Answers the only command that was found, or not. Inside the step gate. Uniform.
 template <class Group>
 GPU4FS_FN bool answer_quiet(Group g, const ReaderContext& reader, const RingTurn& turn,
                             const ring::FetchedDescriptors& seen) {
   OwnCommand own{read_quiet(g, *turn.views, seen), {}};
   EngineCounters& counters = reader.engine->counters;
-  if (g.any(is_plain_noop(own.command))) {
+  if (g.any(ring::is_plain(own.command))) {
     if (g.leader()) {
       ring::write_bare_completion(turn.ring, turn.position, Status::ok, 0);
       add<Scope::engine>(&counters.commands_completed, u64{1});
     }
   } else {
-    if (may_need_no_lock(own.command)) own.places = places_of(turn, own.command);
+    if (ring::is_unlocked_alone(own.command)) own.places = places_of(turn, own.command);
     GPU4FS_TRACE_POINT(slot);
     copy_names(g, *turn.views, own.command, own.places.are_good ? own.places.name : nullptr, 1);
     GPU4FS_TRACE_POINT(name);
