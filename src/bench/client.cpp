@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
+#include <random>
 #include <stdexcept>
 
 #include "base/check.hpp"
@@ -29,6 +32,13 @@ void require(Status status, const char* what) {
 }
 
 }  // namespace
+
+std::vector<u32> shuffled(u32 count, u64 seed) {
+  std::vector<u32> order(count);
+  std::iota(order.begin(), order.end(), 0u);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
+  return order;
+}
 
 void fill_pattern(void* to, u64 file, u64 first_page, u64 page_count) {
   auto* words = static_cast<u64*>(to);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/types.hpp"
 #include "client/session.hpp"
@@ -14,6 +15,9 @@ namespace gpu4fs::bench {
 void fill_pattern(void* to, u64 file, u64 first_page, u64 page_count);
 // Throws if a byte differs.
 void check_pattern(const void* content, u64 file, u64 first_page, u64 page_count);
+
+// The numbers [0, count), in an order that depends on the seed.
+std::vector<u32> shuffled(u32 count, u64 seed);
 
 class BenchClient {
  public:

@@ -9,8 +9,6 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 
 #include "base/limits.hpp"
@@ -39,13 +37,6 @@ AlignedPages allocate_pages(u64 count) {
   AlignedPages pages(static_cast<u8*>(std::aligned_alloc(page_size, count * page_size)));
   if (pages == nullptr) fail_by_errno("memory for pages");
   return pages;
-}
-
-std::vector<u32> shuffled(u32 count, u32 seed) {
-  std::vector<u32> order(count);
-  std::iota(order.begin(), order.end(), 0u);
-  std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
-  return order;
 }
 
 // A pool that one engine serves, with files to ask about and a file to read. Each round mounts it anew, so the kernel's

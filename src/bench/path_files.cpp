@@ -4,11 +4,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 
 #include "base/limits.hpp"
@@ -36,13 +33,6 @@ std::string path_directory(u32 file) {
 }
 std::string path_of_file(u32 file) {
   return fmt::format("{}/{}", path_directory(file), name_of_file(file));
-}
-
-std::vector<u32> shuffled_files(u64 seed) {
-  std::vector<u32> files(path_file_count);
-  std::iota(files.begin(), files.end(), 0u);
-  std::shuffle(files.begin(), files.end(), std::mt19937_64(seed));
-  return files;
 }
 
 PairClient::PairClient(server::PoolServer& server, u32 slot_count, u32 depth)

@@ -19,8 +19,6 @@ inline constexpr u32 path_directory_count = 100;
 // Below the root of the file system. File i has one page, with pattern i.
 std::string path_directory(u32 file);
 std::string path_of_file(u32 file);
-// All files, in an order that depends on the seed.
-std::vector<u32> shuffled_files(u64 seed);
 
 // The second command has the inode that the first one answers.
 struct Pair {

@@ -41,7 +41,7 @@ class PathReader {
   void prepare_batch() {
     files_.clear();
     pairs_.clear();
-    const std::vector<u32> all = shuffled_files(++batch_);
+    const std::vector<u32> all = shuffled(path_file_count, ++batch_);
     for (u32 i = number_; i < path_file_count; i += ring_count_) {
       const auto slot = static_cast<u32>(files_.size());
       files_.push_back(all[i]);
@@ -91,7 +91,7 @@ class PosixReader {
   }
 
   void prepare_batch() {
-    files_ = shuffled_files(++batch_);
+    files_ = shuffled(path_file_count, ++batch_);
     paths_.clear();
     for (const u32 file : files_) paths_.push_back(folder_.path() + path_of_file(file));
     std::memset(content_.data(), 0, content_.size());
