@@ -66,6 +66,7 @@
   X(chain_answered_in_part, engine, "OptimisticBatches.*", "Commands of a chain are answered twice.")                 \
   X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
+  X(place_outlives_file, engine, "KnownPages.*", "A page is read that belonged to the file before it changed.")       \
   X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \
     "With strict access times a read is not noted, because one at the same time was.")                                \
   X(walk_checks_its_end_alone, engine, "OptimisticNames.*", "A path is found that never existed.")                    \

@@ -53,7 +53,7 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   for (u32 turn = 1;; ++turn) {
     // Then the turn has several looks at the ring.
     const bool is_long = has_quiet_ring(worker);
-    const bool worked = is_long ? quiet_step(g, engine, worker) : worker_step(g, engine, worker);
+    const bool worked = kernel_step(g, engine, worker);
     if (worked && (idle_turns != 0 || turn % 16 == 0)) {
       on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns()); });
     }

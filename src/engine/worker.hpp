@@ -112,6 +112,12 @@ GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   return false;
 }
 
+// The step of a worker that keeps tokens: of a warp in a service kernel. True if there was some work. Collective.
+template <class Group>
+GPU4FS_FN bool kernel_step(Group g, Engine& engine, WorkerState& worker) {
+  return has_quiet_ring(worker) ? quiet_step(g, engine, worker) : worker_step(g, engine, worker);
+}
+
 // Does the deadline sweep if it is due. Idle workers call it from time to time, and before sleeping. Collective.
 template <class Group>
 GPU4FS_FN void worker_sweep(Group g, Engine& engine) {

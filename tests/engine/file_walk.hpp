@@ -2,7 +2,9 @@
 // framework: differences are reported as text.
 #pragma once
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/bits.hpp"
@@ -223,13 +225,40 @@ class FileWalk {
     // Any alignment of the destination.
     const u64 shift = random(32);
     if (!expect_ok("read", client_.read(file.inode, at, count, shift), expected)) return false;
-    for (u64 i = 0; i < expected; ++i) {
-      if (client_.data(shift)[i] != static_cast<u8>(file.bytes[at + i])) {
-        return differ("{}: byte {} is {:#x}, expected {:#x}", file.name, at + i, client_.data(shift)[i],
-                      static_cast<u8>(file.bytes[at + i]));
-      }
+    const u64 first = first_difference(file, at, expected, shift);
+    if (first == expected) return true;
+    return differ("{}: {}", file.name, explain_difference(file, {at, expected, shift, first}));
+  }
+
+  struct WrongRead {
+    u64 at;
+    u64 count;
+    u64 shift;
+    u64 first;  // byte at + first is wrong
+  };
+  // The index of the first wrong byte of a read, `count`: all are right.
+  u64 first_difference(const ModelFile& file, u64 at, u64 count, u64 shift) {
+    u64 i = 0;
+    while (i < count && client_.data(shift)[i] == static_cast<u8>(file.bytes[at + i])) ++i;
+    return i;
+  }
+  // Which bytes of the client's memory are wrong, whether they become right later, and what another read finds.
+  std::string explain_difference(const ModelFile& file, const WrongRead& read) {
+    u64 end = read.first;
+    for (u64 i = read.first; i < read.count; ++i) {
+      if (client_.data(read.shift)[i] != static_cast<u8>(file.bytes[read.at + i])) end = i + 1;
     }
-    return true;
+    const std::string text =
+        fmt::format("read of {} bytes at {} to offset {}: byte {} is {:#x}, expected {:#x}; the last wrong byte is {}",
+                    read.count, read.at, read.shift, read.at + read.first, client_.data(read.shift)[read.first],
+                    static_cast<u8>(file.bytes[read.at + read.first]), read.at + end - 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const bool is_late = first_difference(file, read.at, read.count, read.shift) == read.count;
+    const ring::Completion done = client_.read(file.inode, read.at, read.count, read.shift);
+    const bool is_right = done.status == Status::ok && done.result == read.count &&
+                          first_difference(file, read.at, read.count, read.shift) == read.count;
+    return fmt::format("{}; {} 10 ms later; another read is {}", text, is_late ? "right" : "the same",
+                       is_right ? "right" : "wrong");
   }
 
   BasicFileClient<Connection> client_;

@@ -1,8 +1,11 @@
 // File commands executed by emulated warps: the code paths of the GPU engine, including its group discipline.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "engine/file_fixture.hpp"
 #include "engine/file_walk.hpp"
+#include "engine/kernel_warp.hpp"
 #include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
@@ -37,6 +40,18 @@ TEST(FileWarp, AgreesWithModel) {
   lane_options.start = true;
   FileEngine after(lane_options, images);
   EXPECT_EQ(stored_difference<Client>(after, files), "");
+}
+
+// A warp that stays at a quiet ring and remembers where it has found things.
+TEST(FileWarp, AtAQuietRingAgreesWithModel) {
+  FileEngine engine(warp_options());
+  engine.engine().config.caches_slots = 1;
+  std::optional<FileWalk<WaitingClient>> walk;
+  const KernelWarp warp(engine.engine());
+  walk.emplace(engine, 901);
+  for (u32 i = 0; i < scaled(200); ++i) ASSERT_TRUE(walk->step()) << walk->difference();
+  ASSERT_TRUE(walk->read_all()) << walk->difference();
+  EXPECT_GT(engine.host().counters().commands_optimistic, 0u);
 }
 
 }  // namespace

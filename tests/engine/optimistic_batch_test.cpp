@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/kernel_warp.hpp"
 #include "engine/name_fixture.hpp"
-#include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test::optimistic_batch_test {
@@ -18,35 +18,6 @@ constexpr u64 area_bytes = 2 * page_size;  // of each command: a name, a record,
 constexpr u64 record_at = 512;
 constexpr u64 data_at = page_size;
 constexpr u32 file_pages = 9;
-
-// A warp as a service kernel has it: it keeps the token of a quiet ring and caches slots. It works as long as this
-// object lives. Sessions are closed after its end, as those of a kernel are.
-class KernelWarp {
- public:
-  explicit KernelWarp(engine::Engine& engine)
-      : thread_([this, &engine] {
-          run_emulated_warps(1, [&](EmulatedWarp g, u32 warp) {
-            engine::WorkerState worker = engine::WorkerState::make(warp);
-            worker.keeps_token = 1;
-            while (!on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
-              if (engine::has_quiet_ring(worker)) {
-                engine::quiet_step(g, engine, worker);
-              } else {
-                engine::worker_step(g, engine, worker);
-              }
-            }
-            engine::worker_release(g, engine, worker);
-          });
-        }) {}
-  ~KernelWarp() {
-    store<Order::release, Scope::engine>(&stopping_, 1u);
-    thread_.join();
-  }
-
- private:
-  u32 stopping_ = 0;
-  std::thread thread_;
-};
 
 class OptimisticBatches : public ::testing::Test {
  protected:

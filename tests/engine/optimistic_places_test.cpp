@@ -133,6 +133,56 @@ TEST_F(ReusedNumber, AReaderInBetweenIsRefused) {
   engine::leave(engine_.engine(), engine_.engine().step_gate);
 }
 
+// What a worker remembers, which answers one command at a time.
+class KnownPages : public ReusedNumber {
+ protected:
+  struct Place {
+    u64 era;
+    u64 version;
+    u32 frame;
+  };
+
+  // Where the worker finds a page of file `number`. The page is resident.
+  Place find(u64 number, u32 level, u64 index) {
+    const engine::Entered entered = engine::try_enter_era(engine_.engine(), engine_.engine().step_gate);
+    views_.root = engine::RootView::of(engine_.fs());
+    const engine::ReaderContext reader{&engine_.engine(), &session_, &views_, entered.era, true, 0, &views_.known};
+    const u64 version = engine::look_at_inode(reader, number).version;
+    const fs::PageKey key = fs::PageKey::make(number, level, index);
+    const Place place{entered.era, version, engine::find_frame(reader, key, version)};
+    EXPECT_EQ(place.frame, fs::peek_frame(engine_.fs().pages, key));
+    engine::leave(engine_.engine(), engine_.engine().step_gate);
+    return place;
+  }
+  // Within an era the page has another frame, or the test shows nothing.
+  static void expect_moved(const Place& from, const Place& to) {
+    EXPECT_EQ(from.era, to.era);
+    EXPECT_NE(from.version, to.version);
+    EXPECT_NE(from.frame, to.frame);
+  }
+
+  engine::Session session_{};
+  engine::WorkerViews views_{};
+};
+
+TEST_F(KnownPages, AMapPageThatWasMadeAnewIsFound) {
+  FileClient client(engine_);
+  const u64 inode = make_file(client, "file", 9);
+  const Place before = find(inode, 1, 0);
+  ASSERT_EQ(client.truncate(inode, 0).status, Status::ok);
+  ASSERT_EQ(client.write(inode, 0, 9 * page_size).result, 9 * page_size);
+  expect_moved(before, find(inode, 1, 0));
+}
+
+TEST_F(KnownPages, ALeafOfAnotherDirectoryWithTheSameNumberIsFound) {
+  number_ = names_.mkdir(root, "name").result;
+  ASSERT_EQ(names_.lookup(number_, "x").status, Status::not_found);
+  const Place before = find(number_, 0, 0);
+  remake("name", [&] { return names_.mkdir(root, "name"); });
+  ASSERT_EQ(names_.lookup(number_, "x").status, Status::not_found);
+  expect_moved(before, find(number_, 0, 0));
+}
+
 // All pages leave memory, and their frames get other ones: what a worker remembers leads to these.
 TEST(OptimisticEviction, WhatWasRememberedIsForgottenWithThePages) {
   FileEngine engine(lone_options({.frame_count = 320}));

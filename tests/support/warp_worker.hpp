@@ -8,6 +8,7 @@
 namespace gpu4fs::engine {
 
 extern template bool worker_step(EmulatedWarp g, Engine& engine, WorkerState& worker);
+extern template bool kernel_step(EmulatedWarp g, Engine& engine, WorkerState& worker);
 extern template void worker_sweep(EmulatedWarp g, Engine& engine);
 extern template void worker_release(EmulatedWarp g, Engine& engine, WorkerState& worker);
 extern template void service_loop(EmulatedWarp g, Engine& engine, u32 worker_index, const ServiceLimits& limits,

@@ -78,13 +78,13 @@ GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, const format::DirectoryPa
 }  // namespace detail
 
 // Finds the name in the directory of `page_count` pages.
-GPU4FS_FN inline NameSeen find_name(const ReaderContext& reader, u64 directory, u64 page_count,
+GPU4FS_FN inline NameSeen find_name(const ReaderContext& reader, const InodeView& directory, u64 page_count,
                                     const fs::HashedName& name) {
   const fs::PageRoot& pages = reader.views->root.pages;
   const NameSeen unknown{Status::busy, 0, 0};
   u64 index = 0;
   for (u32 level = 0; level <= format::directory_level_max; ++level) {
-    const u32 frame = find_frame(reader, fs::PageKey::make(directory, 0, index));
+    const u32 frame = find_frame(reader, fs::PageKey::make(directory.number, 0, index), directory.version);
     if (frame == fs::no_frame) return unknown;
     const u8* page = pages.data + u64{frame} * page_size;
     format::DirectoryPageHeader header{};

@@ -23,18 +23,20 @@ struct ReaderContext {
   GPU4FS_FN u64 now_ns() const { return read_ns != 0 ? read_ns : now_monotonic_ns(); }
 };
 
-// The frame of a resident metadata page, or no_frame. For a single rank, inside the step gate.
-GPU4FS_FN inline u32 find_frame(const ReaderContext& reader, fs::PageKey key) {
+// The frame of a resident metadata page, or no_frame. `version`: of the inode of the page's file, loaded before; 0 for
+// the inode file. For a single rank, inside the step gate.
+GPU4FS_FN inline u32 find_frame(const ReaderContext& reader, fs::PageKey key, u64 version) {
   const fs::PageRoot& pages = reader.views->root.pages;
   if (reader.known != nullptr) {
     const KnownPlaces::Page& known = reader.known->page(key);
-    if (known.frame_and_one != 0 && known.key == key) return known.frame_and_one - 1;
+    const bool is_same_file = GPU4FS_MUTANT(place_outlives_file, known.version == version, true);
+    if (known.frame_and_one != 0 && known.key == key && is_same_file) return known.frame_and_one - 1;
   }
   const u32 frame = fs::peek_frame(pages, key);
   if (frame == fs::no_frame) return frame;
   // Once in an era is enough: pages are evicted between eras.
   fs::note_use(pages, frame);
-  if (reader.known != nullptr) reader.known->page(key) = {key, frame + 1, 0};
+  if (reader.known != nullptr) reader.known->page(key) = {key, version, frame + 1, 0};
   return frame;
 }
 
@@ -45,7 +47,7 @@ GPU4FS_FN inline InodeView look_at_inode(const ReaderContext& reader, u64 number
   InodeView view{number, nullptr, nullptr, 0};
   if (!is_file_number(number)) return view;
   const u64 page = number / format::inodes_per_page;
-  const u32 frame = find_frame(reader, fs::PageKey::make(format::inode_number_inode_file, 0, page));
+  const u32 frame = find_frame(reader, fs::PageKey::make(format::inode_number_inode_file, 0, page), 0);
   if (frame == fs::no_frame) return view;
   const u32 position = static_cast<u32>(number % format::inodes_per_page);
   view.lock = &pages.inode_locks[u64{frame} * format::inodes_per_page + position];

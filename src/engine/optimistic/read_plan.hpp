@@ -83,7 +83,7 @@ GPU4FS_FN inline bool find_slots(const ReaderContext& reader, const format::Inod
         load_racy_8(&view->slots[index - (view->first_page >> (format::slot_shift * view->level))].raw)};
     if (!fs::detail::slot_fits_level(pointer, view->level)) return false;
     if (!pointer.is_indirect()) break;
-    const u32 frame = find_frame(reader, fs::PageKey::make(view->number, view->level, index));
+    const u32 frame = find_frame(reader, fs::PageKey::make(view->number, view->level, index), view->version);
     if (frame == fs::no_frame) return false;
     view->slots = reinterpret_cast<const format::BlockPointer*>(reader.views->root.pages.data + u64{frame} * page_size);
     view->slot_count = format::slots_per_block;

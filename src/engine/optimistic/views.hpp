@@ -49,12 +49,15 @@ struct InodeView {
 };
 
 // Where pages and inodes were found in this era. An inode that has changed since is found out when its version is
-// checked at the end. For a worker that answers one command at a time: its leader alone reads and writes this.
+// checked at the end. Within an era, pages of the inode file stay where they are. A page of another file stays as long
+// as that file does not change, so its place is remembered together with the version of the file's inode.
+// For a worker that answers one command at a time: its leader alone reads and writes this.
 struct KnownPlaces {
   static constexpr u32 page_count = 16;
   static constexpr u32 inode_count = 16;
   struct Page {
     fs::PageKey key;
+    u64 version;        // of the file's inode
     u32 frame_and_one;  // 0: none
     u32 reserved;
   };

@@ -63,7 +63,7 @@ GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, Nam
   GPU4FS_TRACE_POINT(inode);
   const fs::HashedName hashed = fs::make_name(reader.engine->fs, name.bytes, name.length);
   GPU4FS_TRACE_POINT(checks);
-  const NameSeen found = find_name(reader, number, directory.size_bytes / page_size, hashed);
+  const NameSeen found = find_name(reader, view, directory.size_bytes / page_size, hashed);
   GPU4FS_TRACE_POINT(walk);
   return found;
 }

@@ -1,0 +1,36 @@
+// An emulated warp that works as a service kernel's do.
+#pragma once
+
+#include <thread>
+
+#include "base/emulated_warp.hpp"
+#include "support/warp_worker.hpp"
+
+namespace gpu4fs::test {
+
+// A warp that keeps the token of a quiet ring and remembers places. It works as long as this object lives. Sessions are
+// closed after its end, as those of a kernel are.
+class KernelWarp {
+ public:
+  explicit KernelWarp(engine::Engine& engine)
+      : thread_([this, &engine] {
+          run_emulated_warps(1, [&](EmulatedWarp g, u32 warp) {
+            engine::WorkerState worker = engine::WorkerState::make(warp);
+            worker.keeps_token = 1;
+            while (!on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
+              engine::kernel_step(g, engine, worker);
+            }
+            engine::worker_release(g, engine, worker);
+          });
+        }) {}
+  ~KernelWarp() {
+    store<Order::release, Scope::engine>(&stopping_, 1u);
+    thread_.join();
+  }
+
+ private:
+  u32 stopping_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace gpu4fs::test
