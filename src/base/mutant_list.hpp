@@ -67,6 +67,7 @@
   X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
   X(place_outlives_file, engine, "KnownPages.*", "A page is read that belonged to the file before it changed.")       \
+  X(long_read_mixed, engine, "LongReads.*", "A long read gives bytes of two states of a file.")                       \
   X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \
     "With strict access times a read is not noted, because one at the same time was.")                                \
   X(walk_checks_its_end_alone, engine, "OptimisticNames.*", "A path is found that never existed.")                    \

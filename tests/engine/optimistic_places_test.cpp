@@ -112,7 +112,7 @@ TEST_F(ReusedNumber, AReaderInBetweenIsRefused) {
   engine::Session session{};
   session.trusted = 1;
   const engine::Entered entered = engine::try_enter_era(engine_.engine(), engine_.engine().step_gate);
-  const engine::ReaderContext reader{&engine_.engine(), &session, &views, entered.era, true};
+  const engine::ReaderContext reader{&engine_.engine(), &session, &views, entered.era, true, 1};
   const std::string path = "name/file";
   const engine::WalkNames names{reinterpret_cast<const u8*>(path.data()), static_cast<u32>(path.size()), true};
   const engine::InodeView view = engine::look_at_inode(reader, number_);
@@ -146,7 +146,7 @@ class KnownPages : public ReusedNumber {
   Place find(u64 number, u32 level, u64 index) {
     const engine::Entered entered = engine::try_enter_era(engine_.engine(), engine_.engine().step_gate);
     views_.root = engine::RootView::of(engine_.fs());
-    const engine::ReaderContext reader{&engine_.engine(), &session_, &views_, entered.era, true, 0, &views_.known};
+    const engine::ReaderContext reader{&engine_.engine(), &session_, &views_, entered.era, true, 1, 0, &views_.known};
     const u64 version = engine::look_at_inode(reader, number).version;
     const fs::PageKey key = fs::PageKey::make(number, level, index);
     const Place place{entered.era, version, engine::find_frame(reader, key, version)};
@@ -315,17 +315,14 @@ TEST(OptimisticWithoutChecksums, TheVersionDecides) {
   engine::Session session{};
   session.trusted = 1;
   const engine::Entered entered = engine::try_enter_era(engine.engine(), engine.engine().step_gate);
-  const engine::ReaderContext reader{&engine.engine(), &session, &views, entered.era, true};
-  wire::Command command = make_command(wire::Opcode::read);
-  command.inode = inode;
-  command.offset = 2 * page_size;
-  command.length = page_size;
+  const engine::ReaderContext reader{&engine.engine(), &session, &views, entered.era, true, 1};
+  const engine::ReadRange range{inode, 2 * page_size, page_size};
   alignas(16) static u8 work[page_size];
   std::vector<u8> buffer(page_size, 0xaa);
   engine::ReadPlan plan{};
   engine::FreshViews fresh{};
   engine::FilledViews filled{};
-  ASSERT_EQ(engine::plan_read(reader, command, buffer.data(), &plan, &fresh, &filled), engine::PlannedRead::page);
+  ASSERT_EQ(engine::plan_read(reader, range, buffer.data(), &plan, &fresh, &filled), engine::PlannedRead::page);
   u8* const medium = const_cast<u8*>(plan.page);
   medium[17] = 0x55;
   EXPECT_TRUE(engine::move_planned(Lane{}, views.root, plan, work));

@@ -57,17 +57,13 @@ class Optimistic : public ::testing::Test {
   // Plans a read of the page as a worker would that remembers views_. *was_known: nothing was learned.
   bool plan(u64 inode, u64 offset, u64 length, ReadPlan* plan, bool* was_known = nullptr) {
     if (!is_inside_) enter();
-    const ReaderContext reader{&engine_.engine(), &session_, &views_, era_, session_.trusted != 0};
-    wire::Command command{};
-    command.opcode = wire::Opcode::read;
-    command.inode = inode;
-    command.offset = offset;
-    command.length = length;
+    const ReaderContext reader{&engine_.engine(), &session_, &views_, era_, session_.trusted != 0, 1};
+    const engine::ReadRange range{inode, offset, length};
     FreshViews fresh{};
     engine::FilledViews filled{};
     buffer_.assign(page_size, untouched);
     const bool is_planned =
-        engine::plan_read(reader, command, buffer_.data(), plan, &fresh, &filled) == engine::PlannedRead::page;
+        engine::plan_read(reader, range, buffer_.data(), plan, &fresh, &filled) == engine::PlannedRead::page;
     engine::detail::remember(Lane{}, reader, fresh, filled);
     if (was_known != nullptr) *was_known = !filled.has_file;
     return is_planned;
@@ -486,7 +482,7 @@ TEST_F(OptimisticNames, LargeDirectoriesAreSearched) {
 
 TEST_F(OptimisticNames, AWalkThroughAChangedDirectoryIsRefused) {
   const engine::Entered entered = engine::try_enter_era(engine_.engine(), engine_.engine().step_gate);
-  const ReaderContext reader{&engine_.engine(), &session_, &views_, entered.era, true};
+  const ReaderContext reader{&engine_.engine(), &session_, &views_, entered.era, true, 1};
   const std::string path = "outer/inner/file";
   const engine::WalkNames names{reinterpret_cast<const u8*>(path.data()), static_cast<u32>(path.size()), true};
   engine::SeenVersions seen{};

@@ -202,7 +202,7 @@ TEST(Ring, PropertiesOfUnitsAreThoseOfTheCommand) {
       ASSERT_EQ(seen.valid, 1u);
       ASSERT_EQ(seen.plain == 1, is_plain(command)) << opcode << " " << variant;
       const bool is_alone = (command.flags & chain_flags) == 0;
-      ASSERT_EQ(seen.unlocked == 1 && is_alone, is_unlocked_alone(command)) << opcode << " " << variant;
+      ASSERT_EQ(seen.unlocked == 1 && is_alone, is_unlocked_alone(command, unlocked_length_max<Lane>)) << opcode << " " << variant;
       plain += seen.plain;
       unlocked += seen.unlocked;
       ++position;

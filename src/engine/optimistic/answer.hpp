@@ -1,20 +1,25 @@
 // Commands that a worker answers directly when it takes them from the ring: no slot, no lock, no waiting.
 //
 // Each rank plans one command. All ranks together move the pages, one command after the other. A command that is not
-// answered has changed nothing, and the client has seen nothing of it. It is then processed like any other command.
+// answered has changed nothing, and the client has seen at most some bytes of its own read. The command is then
+// processed like any other one.
 #pragma once
 
 #include "engine/gate.hpp"
-#include "engine/optimistic/read_plan.hpp"
+#include "engine/optimistic/read_move.hpp"
 #include "engine/optimistic/walk.hpp"
 #include "engine/poll/token.hpp"
 
 namespace gpu4fs::engine::detail {
 
+template <class Group>
+inline constexpr u32 pages_of_long_read = static_cast<u32>(ring::unlocked_length_max<Group> / page_size);
+
 enum class Planned : u32 {
   nothing,   // for the ordinary way
   answered,  // complete except for the completion
   page,      // a ReadPlan
+  pages,     // a ReadPlan of several pages
 };
 
 struct Attempt {
@@ -137,10 +142,11 @@ GPU4FS_FN inline void attempt(const ReaderContext& reader, const OwnCommand& own
                               FreshViews* fresh) {
   PlannedRead kind = PlannedRead::in_inode;
   if (own.command.opcode == wire::Opcode::read) {
-    kind = plan_read(reader, own.command, own.places.answer, &result->read, fresh, &result->filled);
-    if (kind == PlannedRead::page) {
+    const ReadRange range{own.command.inode, own.command.offset, own.command.length};
+    kind = plan_read(reader, range, own.places.answer, &result->read, fresh, &result->filled);
+    if (kind == PlannedRead::page || kind == PlannedRead::pages) {
       result->result = result->read.to - result->read.from;
-      result->planned = Planned::page;
+      result->planned = kind == PlannedRead::page ? Planned::page : Planned::pages;
     }
   }
   if (kind != PlannedRead::in_inode) return;
@@ -172,20 +178,6 @@ GPU4FS_FN void give_records(Group g, const WorkerViews& views, u8* destination, 
     for (u32 i = g.rank(); i < sizeof(format::AttributeRecord) / 16; i += Group::size()) {
       store_stream_16(reinterpret_cast<u8*>(to) + 16 * i, from[i]);
     }
-  }
-}
-
-// Stores the views that the ranks have filled, one after the other. Uniform.
-template <class Group>
-GPU4FS_FN void remember(Group g, const ReaderContext& reader, const FreshViews& fresh, FilledViews filled) {
-  for (u32 left = g.ballot(filled.has_file || filled.has_chunk); left != 0; left &= left - 1) {
-    if (g.rank() == count_trailing_zeros(left)) {
-      if (filled.has_file) reader.views->file(fresh.file.number) = fresh.file;
-      if (filled.has_chunk) {
-        reader.views->chunk(fresh.chunk.base_address >> reader.views->root.granule_shift) = fresh.chunk;
-      }
-    }
-    g.sync();
   }
 }
 
@@ -260,6 +252,34 @@ GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTur
   return g.ballot(mine->planned == Planned::nothing || is_error) & wanted;
 }
 
+// Moves the bytes of the planned reads in `wanted`. Returns the set of those that were not given. Uniform.
+template <class Group>
+GPU4FS_FN u32 move_reads(Group g, const ReaderContext& reader, const RingTurn& turn, const OwnCommand& own,
+                         const Attempt& mine, u32 wanted) {
+  const RootView& root = reader.views->root;
+  u8* const lane_copy = turn.memory->page;
+  u32 failed = 0;
+  const u32 single = g.ballot(mine.planned == Planned::page) & wanted;
+  if ((single & (single - 1)) != 0) {
+    failed = single & ~move_set(g, root, mine.read, single, true, lane_copy);
+  } else if (single != 0) {
+    const ReadPlan plan = g.shuffle(mine.read, count_trailing_zeros(single));
+    if (!move_planned(g, root, plan, lane_copy)) failed = single;
+  }
+  if constexpr (Group::size() != 1) {
+    for (u32 left = g.ballot(mine.planned == Planned::pages) & wanted; left != 0; left &= left - 1) {
+      const u32 rank = count_trailing_zeros(left);
+      const ReadRange range{own.command.inode, own.command.offset, own.command.length};
+      g.sync();
+      if (g.rank() == rank) reader.views->long_read = {range, mine.read};
+      g.sync();
+      const ReaderContext context = reader;  // only copies are in memory, because their addresses are passed on
+      if (!move_long_read(g, context, lane_copy)) failed |= 1u << rank;
+    }
+  }
+  return failed;
+}
+
 // Tries the commands in `wanted`, which are whole chains; each rank has one of them. Returns the set of completed
 // commands, which are whole chains, too. Inside the step gate. Uniform.
 template <class Group>
@@ -272,12 +292,7 @@ GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const Rin
   GPU4FS_TRACE_POINT(translate);
   const bool has_record = own.places.has_record && mine.planned == Planned::answered && mine.status == Status::ok;
   give_records(g, views, own.places.answer, g.ballot(has_record) & answered);
-  for (u32 left = g.ballot(mine.planned == Planned::page); (left & answered) != 0; left &= left - 1) {
-    left &= answered;
-    const u32 rank = count_trailing_zeros(left);
-    const ReadPlan plan = g.shuffle(mine.read, rank);
-    if (!move_planned(g, views.root, plan, turn.memory->page)) answered &= ~whole_chains_of(turn.linked, 1u << rank);
-  }
+  answered &= ~whole_chains_of(turn.linked, move_reads(g, reader, turn, own, mine, answered));
   g.sync();
   GPU4FS_TRACE_POINT(transfer);
   if (answered == 0) return 0;
@@ -314,7 +329,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
   if (!entered.is_inside) return 0;
   GPU4FS_TRACE_POINT(gate);
-  const ReaderContext reader{&engine, turn.session, &views, entered.era, turn.is_trusted, 0, nullptr};
+  // Longer reads of many are moved by tasks side by side.
+  const u32 read_pages_max = count == 1 ? pages_of_long_read<Group> : minimum(pages_of_long_read<Group>, 4u);
+  const ReaderContext reader{&engine, turn.session, &views, entered.era, turn.is_trusted, read_pages_max};
   const u32 answered = answer_inside_gate(g, reader, turn, own, wanted);
   on_leader(g, [&] { leave(engine, engine.step_gate); });
   GPU4FS_TRACE_POINT(leave);

@@ -17,6 +17,7 @@ struct ReaderContext {
   WorkerViews* views;
   u64 era;  // of the step gate
   bool is_trusted;
+  u32 read_pages_max;            // of a read
   u64 read_ns = 0;               // of now_monotonic_ns(), shortly before; 0: the clock has not been read
   KnownPlaces* known = nullptr;  // of this era; nullptr: several ranks read
 

@@ -1,12 +1,11 @@
-// A read without the inode's lock: finds the place of the bytes and moves them.
+// A read without the inode's lock: finds the place of the bytes. read_move.hpp moves them.
 //
-// One rank makes a plan, so each rank of a warp can plan a read of its own. A plan covers the usual case: a regular
-// file with its content in pages, bytes of one page, a resident map, healthy devices, an access time that stays.
-// Everything else, including damage, is left to the ordinary way.
+// One rank makes a plan, so each rank of a warp can plan a read of its own, or the ranks plan the pages of a long read.
+// A plan covers the usual case: a regular file with its content in pages, a resident map, healthy devices, an access
+// time that stays. Everything else, including damage, is left to the ordinary way.
 #pragma once
 
 #include "base/mutant.hpp"
-#include "base/xxh3.hpp"
 #include "engine/clock.hpp"
 #include "engine/handlers/access_time.hpp"
 #include "engine/optimistic/inode_view.hpp"
@@ -17,20 +16,10 @@
 
 namespace gpu4fs::engine {
 
-struct ReadPlan {
-  const u8* page;  // on its device; nullptr: the bytes are zeros
-  u64 address;     // logical
-  const format::PageDescriptor* descriptor;
-  u8* destination;
-  u32 from;  // bytes [from, to) of the page
-  u32 to;
-  const CommandLock* lock;
-  u64 version;
-};
-
 enum class PlannedRead : u32 {
   unusual,   // for the ordinary way
   page,      // a ReadPlan
+  pages,     // a ReadPlan of several pages without their places
   in_inode,  // the content seems to be in the inode
 };
 
@@ -174,40 +163,56 @@ GPU4FS_FN inline format::BlockPointer slot_over(const FileView& view, u64 offset
 }
 
 // Whether the remembered view of the file can be valid for this read. A changed file is viewed again.
-GPU4FS_FN inline bool is_known(const ReaderContext& reader, const wire::Command& command, const FileView& view) {
-  if (view.number != command.inode || !is_of_era(view.era, reader)) return false;
+GPU4FS_FN inline bool is_known(const ReaderContext& reader, const ReadRange& range, const FileView& view) {
+  if (view.number != range.inode || !is_of_era(view.era, reader)) return false;
   // A view says nothing about the rights of a user.
   if (GPU4FS_MUTANT(rights_remembered, !reader.is_trusted, false)) return false;
-  return covers(view, minimum(command.offset, view.size_bytes) / page_size) && reader.now_ns() < view.fresh_until_ns;
+  return covers(view, minimum(range.offset, view.size_bytes) / page_size) && reader.now_ns() < view.fresh_until_ns;
+}
+
+// Stores the views that the ranks have filled, one after the other. Uniform.
+template <class Group>
+GPU4FS_FN void remember(Group g, const ReaderContext& reader, const FreshViews& fresh, FilledViews filled) {
+  for (u32 left = g.ballot(filled.has_file || filled.has_chunk); left != 0; left &= left - 1) {
+    if (g.rank() == count_trailing_zeros(left)) {
+      if (filled.has_file) reader.views->file(fresh.file.number) = fresh.file;
+      if (filled.has_chunk) {
+        reader.views->chunk(fresh.chunk.base_address >> reader.views->root.granule_shift) = fresh.chunk;
+      }
+    }
+    g.sync();
+  }
 }
 
 }  // namespace detail
 
-// Plans the read if it is a usual one. `destination` is command.data. For a single rank, inside the step gate.
-GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::Command& command, u8* destination,
+// Plans the read to `destination` if it is a usual one. For a single rank, inside the step gate.
+GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const ReadRange& range, u8* destination,
                                        ReadPlan* plan, FreshViews* fresh, FilledViews* filled) {
   const u64 failed = detail::failed_devices(reader.views->root);
-  const FileView* view = &reader.views->file(command.inode);
+  const FileView* view = &reader.views->file(range.inode);
   format::BlockPointer pointer = format::BlockPointer::indirect(0);
-  if (detail::is_known(reader, command, *view)) {
+  if (detail::is_known(reader, range, *view)) {
     // The slot and the version are on their way together.
     const u64 version = load<Order::relaxed, Scope::engine>(&view->lock->version);
-    const format::BlockPointer slot = detail::slot_over(*view, command.offset);
+    const format::BlockPointer slot = detail::slot_over(*view, range.offset);
     if (version == view->version) pointer = slot;
   }
   if (pointer.is_indirect()) {
     const ReaderContext copy = reader;  // only copies are in memory, because their addresses are passed on
-    const PlannedRead seen = detail::view_file(copy, command.inode, command.offset, &fresh->file);
+    const PlannedRead seen = detail::view_file(copy, range.inode, range.offset, &fresh->file);
     if (seen != PlannedRead::page) return seen;
     filled->has_file = true;
     view = &fresh->file;
-    pointer = detail::slot_over(*view, command.offset);
+    pointer = detail::slot_over(*view, range.offset);
   }
-  const u64 begin = minimum(command.offset, view->size_bytes);
-  const u64 length = minimum(command.length, view->size_bytes - begin);
+  const u64 begin = minimum(range.offset, view->size_bytes);
+  const u64 length = minimum(range.length, view->size_bytes - begin);
   const u32 from = static_cast<u32>(begin % page_size);
-  if (length > page_size - from) return PlannedRead::unusual;
   *plan = {nullptr, 0, nullptr, destination, from, from + static_cast<u32>(length), view->lock, view->version};
+  if (length > page_size - from) {
+    return from + length <= reader.read_pages_max * page_size ? PlannedRead::pages : PlannedRead::unusual;
+  }
   if (length == 0) return PlannedRead::page;
   if (!fs::detail::slot_fits_level(pointer, view->level) || pointer.is_indirect()) return PlannedRead::unusual;
   if (fs::detail::kind_of(pointer) != fs::MapKind::data) return PlannedRead::page;
@@ -218,30 +223,6 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const wire::
   plan->page = found.memory;
   plan->descriptor = found.descriptor;
   return found.memory != nullptr && failed == 0 ? PlannedRead::page : PlannedRead::unusual;
-}
-
-// Gives the client the bytes if they are those of the plan. Otherwise the client sees nothing of them. Uniform: all
-// ranks have the plan, and every rank has to find its own part valid. `lane_copy`: a page of work space for a Lane.
-template <class Group>
-GPU4FS_FN bool move_planned(Group g, const RootView& root, const ReadPlan& plan, u8* lane_copy) {
-  if (plan.page == nullptr) {
-    if (!g.all(is_unchanged(*plan.lock, plan.version))) return false;
-    fill_bytes(g, plan.destination, 0, plan.to - plan.from);
-    return true;
-  }
-  const bool verifies = root.data_checksums != 0;
-  // The checksum and the keys are on their way together with the page, the version while the page is hashed.
-  static_assert(offsetof(format::PageDescriptor, checksum) == 0);
-  const u64 checksum = load_shared_16(plan.descriptor).low;
-  const xxh3::PageKeys keys = xxh3::page_keys(g, plan.address);
-  const PageRegisters<Group> page = load_racy_page(g, plan.page, lane_copy);
-  end_reading();
-  const detail::LockState lock = look_again(*plan.lock);
-  const bool matches = !verifies || xxh3_registers(g, page, keys) == checksum;
-  bool is_late = GPU4FS_MUTANT(version_checked_late, false, true);  // a constant would have no mutant
-  if (!g.all((is_late || shows_version(lock, plan.version)) && matches)) return false;
-  store_mostly_whole_page(g, page, plan.destination, {plan.from, plan.to});
-  return !is_late || g.all(is_unchanged(*plan.lock, plan.version));
 }
 
 }  // namespace gpu4fs::engine

@@ -102,12 +102,36 @@ struct RootView {
   }
 };
 
+// Bytes of a file.
+struct ReadRange {
+  u64 inode;
+  u64 offset;
+  u64 length;
+};
+
+struct ReadPlan {
+  const u8* page;  // on its device; nullptr: the bytes are zeros
+  u64 address;     // logical
+  const format::PageDescriptor* descriptor;
+  u8* destination;
+  u32 from;  // bytes [from, to) of the page; of a long read: from the first page's beginning on
+  u32 to;
+  const CommandLock* lock;
+  u64 version;
+};
+
+struct LongRead {
+  ReadRange range;
+  ReadPlan plan;
+};
+
 struct WorkerViews {
   RootView root;
   wire::RingDescriptor descriptor;  // of a quiet ring's command
   KnownPlaces known;
   FileView files[file_view_count];
   ChunkView chunks[chunk_view_count];
+  LongRead long_read;                                         // that is being moved
   alignas(16) format::AttributeRecord records[unlocked_max];  // answers of the current commands
   alignas(8) u8 names[unlocked_max][name_length_max + 1];     // of the current commands; clients cannot write here
 

@@ -41,7 +41,8 @@ GPU4FS_FN bool answer_quiet(Group g, const ReaderContext& reader, const RingTurn
       add<Scope::engine>(&counters.commands_completed, u64{1});
     }
   } else {
-    if (ring::is_unlocked_alone(own.command)) own.places = places_of(turn, own.command);
+    const bool may_be_unlocked = ring::is_unlocked_alone(own.command, ring::unlocked_length_max<Group>);
+    if (may_be_unlocked) own.places = places_of(turn, own.command);
     GPU4FS_TRACE_POINT(slot);
     copy_names(g, *turn.views, own.command, own.places.are_good ? own.places.name : nullptr, 1);
     GPU4FS_TRACE_POINT(name);
@@ -69,8 +70,9 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
   const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
   QuietEnd end{0, 0};
   // Access times do not depend on the time that this function takes.
-  const ReaderContext reader{&engine,         turn.session,       &views,      entered.era,
-                             turn.is_trusted, now_monotonic_ns(), &views.known};
+  const ReaderContext reader{
+      &engine,     turn.session, &views, entered.era, turn.is_trusted, pages_of_long_read<Group>, now_monotonic_ns(),
+      &views.known};
   if (g.any(views.known.era != entered.era)) views.known.forget(g, entered.era);
   bool stays = entered.is_inside;
   u32 polls = 0;

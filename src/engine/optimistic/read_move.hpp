@@ -1,0 +1,134 @@
+// Moves the bytes of planned reads to the clients (read_plan.hpp).
+//
+// A page is loaded, hashed, and the version of its file is looked at, before the first of its bytes is stored. A file
+// that has changed is read again the ordinary way.
+#pragma once
+
+#include "base/mutant.hpp"
+#include "base/racy_access.hpp"
+#include "base/xxh3.hpp"
+#include "engine/optimistic/read_plan.hpp"
+#include "engine/optimistic/version.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+// A page on its way.
+template <class Group>
+struct LoadedPage {
+  PageRegisters<Group> bytes;
+  u64 checksum;
+};
+
+// `lane_copy`: a page of work space for a Lane.
+template <class Group>
+GPU4FS_FN LoadedPage<Group> load_planned(Group g, const u8* page, const format::PageDescriptor* descriptor,
+                                         u8* lane_copy) {
+  static_assert(offsetof(format::PageDescriptor, checksum) == 0);
+  const u64 checksum = load_shared_16(descriptor).low;
+  return {load_racy_page(g, page, lane_copy), checksum};
+}
+
+template <class Group>
+GPU4FS_FN bool has_checksum(Group g, const RootView& root, const xxh3::PageKeys& keys, const LoadedPage<Group>& page) {
+  return root.data_checksums == 0 || xxh3_registers(g, page.bytes, keys) == page.checksum;
+}
+
+// Gives the client the bytes of a page that matches its checksum if the file still has the version of the plan. `lock`:
+// its state after the page was loaded.
+template <class Group>
+GPU4FS_FN bool give_loaded(Group g, const ReadPlan& plan, const LoadedPage<Group>& page, bool matches,
+                           const LockState& lock) {
+  bool is_late = GPU4FS_MUTANT(version_checked_late, false, true);  // a constant would have no mutant
+  if (!g.all((is_late || shows_version(lock, plan.version)) && matches)) return false;
+  store_mostly_whole_page(g, page.bytes, plan.destination, {plan.from, plan.to});
+  return !is_late || g.all(is_unchanged(*plan.lock, plan.version));
+}
+
+template <class Group>
+GPU4FS_FN bool give_zeros(Group g, const ReadPlan& plan) {
+  if (!g.all(is_unchanged(*plan.lock, plan.version))) return false;
+  fill_bytes(g, plan.destination, 0, plan.to - plan.from);
+  return true;
+}
+
+}  // namespace detail
+
+// Gives the client the bytes if they are those of the plan. Otherwise the client sees nothing of them. Uniform: all
+// ranks have the plan, and every rank has to find its own part valid. `lane_copy`: a page of work space for a Lane.
+template <class Group>
+GPU4FS_FN bool move_planned(Group g, const RootView& root, const ReadPlan& plan, u8* lane_copy) {
+  if (plan.page == nullptr) return detail::give_zeros(g, plan);
+  // The checksum and the keys are on their way together with the page, the version while the page is hashed.
+  const xxh3::PageKeys keys = xxh3::page_keys(g, plan.address);
+  const detail::LoadedPage<Group> page = detail::load_planned(g, plan.page, plan.descriptor, lane_copy);
+  end_reading();
+  const detail::LockState lock = look_again(*plan.lock);
+  return detail::give_loaded(g, plan, page, detail::has_checksum(g, root, keys, page), lock);
+}
+
+// The same for the plans of the ranks in `set`, while the next page is on its way. Returns the set of those that were
+// given. `goes_on`: whether it continues after one that was not. Uniform.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 move_set(Group g, const RootView& root, const ReadPlan& mine, u32 set, bool goes_on,
+                                       u8* lane_copy) {
+  const auto load_of = [&](u32 rank) {
+    const u8* const page = g.shuffle(mine.page, rank);
+    const format::PageDescriptor* const descriptor = g.shuffle(mine.descriptor, rank);
+    return page == nullptr ? detail::LoadedPage<Group>{} : detail::load_planned(g, page, descriptor, lane_copy);
+  };
+  u32 given = 0;
+  detail::LoadedPage<Group> next = load_of(count_trailing_zeros(set));
+  for (u32 left = set; left != 0;) {
+    const u32 rank = count_trailing_zeros(left);
+    left &= left - 1;
+    const detail::LoadedPage<Group> page = next;
+    if (left != 0) next = load_of(count_trailing_zeros(left));
+    const ReadPlan plan = g.shuffle(mine, rank);
+    bool is_given = false;
+    if (plan.page == nullptr) {
+      is_given = detail::give_zeros(g, plan);
+    } else {
+      // The fence waits for all loads, also for those of the next page. So the hash comes before it.
+      const bool matches = detail::has_checksum(g, root, xxh3::page_keys(g, plan.address), page);
+      end_reading();
+      is_given = detail::give_loaded(g, plan, page, matches, look_again(*plan.lock));
+    }
+    if (is_given) given |= 1u << rank;
+    if (!is_given && !goes_on) break;
+  }
+  return given;
+}
+
+// Moves the pages of reader.views->long_read: each rank plans one of them. All have the version of the plan, which covers
+// the whole read, so the client gets the bytes of one state of the file. False: the ordinary way has to read all of it.
+// For a warp, inside the step gate. Uniform.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& reader, u8* lane_copy) {
+  static_assert(Group::size() == warp_size && ring::unlocked_length_max<Group> <= warp_size * page_size);
+  const LongRead& whole = reader.views->long_read;
+  const u32 begin = maximum(static_cast<u32>(g.rank() * page_size), whole.plan.from);
+  const u32 end = minimum(static_cast<u32>((g.rank() + 1) * page_size), whole.plan.to);
+  ReadPlan mine{};
+  FreshViews fresh;
+  FilledViews filled{};
+  bool is_planned = true;
+  if (begin < end) {
+    // What a worker remembers is for its leader alone.
+    ReaderContext context = reader;
+    context.known = nullptr;
+    const u32 inside = begin - whole.plan.from;
+    const ReadRange part{whole.range.inode, whole.range.offset + inside, end - begin};
+    u8* const destination = whole.plan.destination + inside;
+    is_planned = plan_read(context, part, destination, &mine, &fresh, &filled) == PlannedRead::page &&
+                 GPU4FS_MUTANT(long_read_mixed, mine.version == whole.plan.version, true) &&
+                 mine.lock == whole.plan.lock && mine.to - mine.from == end - begin;
+  }
+  if (!g.all(is_planned)) return false;
+  // One of the chunks is enough.
+  if (g.any(g.leader() && filled.has_chunk)) detail::remember(g, reader, fresh, g.leader() ? filled : FilledViews{});
+  const u32 set = g.ballot(begin < end);
+  return move_set(g, reader.views->root, mine, set, false, lane_copy) == set;
+}
+
+}  // namespace gpu4fs::engine
