@@ -49,7 +49,7 @@ TEST(FileWarp, AtAQuietRingAgreesWithModel) {
   std::optional<FileWalk<WaitingClient>> walk;
   const KernelWarp warp(engine.engine());
   walk.emplace(engine, 901);
-  for (u32 i = 0; i < scaled(200); ++i) ASSERT_TRUE(walk->step()) << walk->difference();
+  for (u32 i = 0; i < scaled(120); ++i) ASSERT_TRUE(walk->step()) << walk->difference();
   ASSERT_TRUE(walk->read_all()) << walk->difference();
   EXPECT_GT(engine.host().counters().commands_optimistic, 0u);
 }

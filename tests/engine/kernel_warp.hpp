@@ -1,4 +1,4 @@
-// An emulated warp that works as a service kernel's do.
+// Emulated warps that work as a service kernel's do.
 #pragma once
 
 #include <thread>
@@ -8,13 +8,14 @@
 
 namespace gpu4fs::test {
 
-// A warp that keeps the token of a quiet ring and remembers places. It works as long as this object lives. Sessions are
-// closed after its end, as those of a kernel are.
+// Warps that keep the token of a quiet ring and remember places. They work as long as this object lives. Sessions are
+// closed after its end, as those of a kernel are. They are workers [0, count), so the engine must not have started its
+// own.
 class KernelWarp {
  public:
-  explicit KernelWarp(engine::Engine& engine)
-      : thread_([this, &engine] {
-          run_emulated_warps(1, [&](EmulatedWarp g, u32 warp) {
+  explicit KernelWarp(engine::Engine& engine, u32 count = 1)
+      : thread_([this, &engine, count] {
+          run_emulated_warps(count, [&](EmulatedWarp g, u32 warp) {
             engine::WorkerState worker = engine::WorkerState::make(warp);
             worker.keeps_token = 1;
             while (!on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {

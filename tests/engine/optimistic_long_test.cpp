@@ -46,7 +46,7 @@ class LongReads : public ::testing::Test {
   }
   u64 optimistic_count() { return engine_.host().counters().commands_optimistic; }
 
-  FileEngine engine_{FileEngineOptions{.worker_count = 1, .start = false}};
+  FileEngine engine_{FileEngineOptions{.worker_count = 2, .start = false}};
   u64 inode_ = 0;
   std::string bytes_;
 };
@@ -135,8 +135,8 @@ TEST_F(LongReads, SeveralAreAnsweredTogether) {
 TEST_F(LongReads, ShowOneStateOfTheFile) {
   constexpr u64 pages = 6;
   std::optional<BasicFileClient<WaitingClient>> reader;
-  std::optional<FileClient> writer;  // works for its command itself
-  std::optional<KernelWarp> warp(std::in_place, engine_.engine());
+  std::optional<BasicFileClient<WaitingClient>> writer;
+  std::optional<KernelWarp> warps(std::in_place, engine_.engine(), 2);
   reader.emplace(engine_);
   writer.emplace(engine_);
   const u64 inode = writer->create("file").result;
@@ -152,15 +152,15 @@ TEST_F(LongReads, ShowOneStateOfTheFile) {
     }
   });
   const u64 before = optimistic_count();
-  const u32 count = scaled(2000);
-  for (u32 i = 0; (i < count || written.load() < 50) && !HasFailure(); ++i) {
+  const u32 count = scaled(100);
+  for (u32 i = 0; (i < count || written.load() < 20) && !HasFailure(); ++i) {
     ASSERT_EQ(reader->read(inode, 0, pages * page_size).result, pages * page_size);
     const u8* const data = reader->data();
     EXPECT_TRUE(std::all_of(data, data + pages * page_size, [&](u8 byte) { return byte == data[0]; })) << i;
   }
   is_over.store(true);
   writes.join();
-  warp.reset();
+  warps.reset();
   EXPECT_GT(optimistic_count(), before) << "nothing went without locks";
 }
 

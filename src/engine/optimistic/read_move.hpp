@@ -100,9 +100,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 move_set(Group g, const RootView& root, const Read
   return given;
 }
 
-// Moves the pages of reader.views->long_read: each rank plans one of them. All have the version of the plan, which covers
-// the whole read, so the client gets the bytes of one state of the file. False: the ordinary way has to read all of it.
-// For a warp, inside the step gate. Uniform.
+// Moves the pages of reader.views->long_read: each rank plans one of them. All have the version of the whole read's
+// plan, so the client gets the bytes of one state of the file. False: the ordinary way has to read all of it. For a
+// warp, inside the step gate. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& reader, u8* lane_copy) {
   static_assert(Group::size() == warp_size && ring::unlocked_length_max<Group> <= warp_size * page_size);
