@@ -26,8 +26,8 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   GPU4FS_CHECK(is_aligned(request.memory, page_size));
   GPU4FS_CHECK_LE(layout.depth_log2, ring::ring_depth_log2_max);
   GPU4FS_CHECK_GE(layout.depth_log2, 1u);
-  // Workers read `phase` at any time, and all other fields only while the session is open. A look at many rings acquires
-  // nothing, so it may see `phase` and not yet this word. It looks at both again when it takes the token.
+  // Workers read `phase` at any time, and all other fields only while the session is open. A look at many rings
+  // acquires nothing, so it may see `phase` and not yet this word. It looks again when it takes the token.
   store<Order::relaxed, Scope::engine>(&session.poll_word, u64{0});
   session.in_flight = 0;
   std::fill(std::begin(session.buffers), std::end(session.buffers), SessionBuffer{});
