@@ -38,6 +38,9 @@ void zero_device(void*, u64) {
 ProcessorCount count_free_processors() {
   return {0, 0};
 }
+double time_launch_s() {
+  throw std::runtime_error(gpu_problem());
+}
 
 }  // namespace gpu4fs::bench
 #endif

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bench/limits.hpp"
+#include "bench/result.hpp"
 
 namespace gpu4fs::bench {
 
@@ -84,6 +85,10 @@ class SharedBuffer {
   void* memory_ = nullptr;
   u64 length_;
 };
+
+__global__ void answer_kernel(volatile unsigned* answer, unsigned value) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) *answer = value;
+}
 
 }  // namespace
 
@@ -214,6 +219,30 @@ ProcessorCount count_free_processors() {
   require(cudaStreamSynchronize(stream), "probe kernel");
   require(cudaStreamDestroy(stream), "cudaStreamDestroy");
   return {static_cast<u32>(processors), result[2]};
+}
+
+double time_launch_s() {
+  constexpr unsigned threads = 512;
+  static volatile unsigned* answer = nullptr;
+  static unsigned value = 0;
+  static cudaStream_t stream = nullptr;
+  if (answer == nullptr) {
+    void* memory = nullptr;
+    require(cudaHostAlloc(&memory, sizeof(unsigned), cudaHostAllocMapped), "cudaHostAlloc");
+    *static_cast<unsigned*>(memory) = 0;
+    answer = static_cast<volatile unsigned*>(memory);
+    require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ++value;
+  const double began = now_seconds();
+  answer_kernel<<<block_count, threads, 0, stream>>>(answer, value);
+  require(cudaGetLastError(), "a kernel's launch");
+  while (*answer != value && now_seconds() - began < 1) {
+  }
+  const double took_s = now_seconds() - began;
+  require(cudaStreamSynchronize(stream), "a kernel");
+  if (*answer != value) throw std::runtime_error("the bare kernel did not answer");
+  return took_s;
 }
 
 }  // namespace gpu4fs::bench

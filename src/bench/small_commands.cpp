@@ -50,8 +50,13 @@ SmallCommands::SmallCommands(server::PoolServer& server)
          client_.call(command, "memcopy");
        },
        nullptr},
-      {"read-4k", "read of 4 KiB", [this](u32) { read_page(); },
+      {"read-4k", "read of 4 KiB", [this](u32) { read_pages(1); },
        [this] { check_pattern(client_.buffer(), pattern_file, page_, 1); }},
+      // The longest read that a GPU answers without the file's lock, and a longer one.
+      {"read-128k", "read of 128 KiB", [this](u32) { read_pages(32); },
+       [this] { check_pattern(client_.buffer(), pattern_file, page_, 32); }},
+      {"read-132k", "read of 132 KiB", [this](u32) { read_pages(33); },
+       [this] { check_pattern(client_.buffer(), pattern_file, page_, 33); }},
       {"getattr", "getattr",
        [this](u32) {
          wire::Command command = client_.named(wire::Opcode::getattr, named_, "");
@@ -98,11 +103,11 @@ void SmallCommands::remove_created() {
   created_.clear();
 }
 
-void SmallCommands::read_page() {
-  page_ = static_cast<u32>(random_() % (small_file_bytes / page_size));
-  client_.call(
-      BenchClient::transfer(wire::Opcode::read, file_, u64{page_} * page_size, page_size, client_.buffer_address(0)),
-      "read");
+void SmallCommands::read_pages(u32 count) {
+  page_ = static_cast<u32>(random_() % (small_file_bytes / page_size - count + 1));
+  client_.call(BenchClient::transfer(wire::Opcode::read, file_, u64{page_} * page_size, count * page_size,
+                                     client_.buffer_address(0)),
+               "read");
 }
 
 void SmallCommands::append_page() {

@@ -30,14 +30,14 @@ class SmallCommands {
   SmallCommands& operator=(const SmallCommands&) = delete;
 
   const SmallCommand& noop() const { return commands_[0]; }
-  // noop, memcopy, read, getattr, lookup, stat of a path, create, append with fsync.
+  // noop, memcopy, reads of 4, 128 and 132 KiB, getattr, lookup, stat of a path, create, append with fsync.
   const std::vector<SmallCommand>& all() const { return commands_; }
 
   // Removes the files of create() and of the appends.
   void remove_created();
 
  private:
-  void read_page();
+  void read_pages(u32 count);
   void append_page();
   void check_attributes();
 

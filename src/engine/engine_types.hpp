@@ -197,10 +197,11 @@ struct WorkerState {
   u32 missed_token;    // the last look found such a ring, but another worker had its token
   u32 ran_tasks;       // in the last step
   u32 ring_is_quiet;   // the last look at the held ring saw at most one command
+  u32 has_had_ring;    // 1: it has held a ring's token
   WorkerViews* views;  // nullptr: WorkerMemory::views
 
   GPU4FS_FN static constexpr WorkerState make(u32 index) {
-    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0, 0, 0, nullptr};
+    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0, 0, 0, 0, nullptr};
   }
 };
 

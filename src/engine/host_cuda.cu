@@ -104,7 +104,8 @@ class CudaEngine::Implementation {
   };
 
   void supervise();
-  void run_kernel();
+  void start_kernel();
+  void finish_kernel();
   bool work_is_left();
   void set_asleep(bool asleep);
   void die(const std::string& reason);
@@ -136,7 +137,9 @@ class CudaEngine::Implementation {
   std::condition_variable changed_;
   std::thread supervisor_;
   bool work_announced_ = false;
+  bool supervisor_waits_ = false;
   bool kernel_runs_ = false;
+  cudaError_t launch_error_ = cudaSuccess;
   bool stopping_ = false;
   u32 pause_count_ = 0;
   std::string death_reason_;
@@ -192,6 +195,7 @@ CudaEngine::Implementation::Implementation(Engine* engine, ring::UpcallRing* upc
   const CurrentDevice current(options.device);
   fault_ = static_cast<FaultRecord*>(allocator.allocate_shared(sizeof(FaultRecord)));
   require_cuda(arm_fault_record(fault_), "the fault record");
+  require_cuda(prepare_service(), "the service kernel");
   require_cuda(cudaStreamCreateWithFlags(&service_stream_, cudaStreamNonBlocking), "a stream");
   require_cuda(cudaStreamCreateWithFlags(&control_stream_, cudaStreamNonBlocking), "a stream");
   require_cuda(cudaEventCreateWithFlags(&ended_, cudaEventBlockingSync | cudaEventDisableTiming), "an event");
@@ -263,9 +267,15 @@ void CudaEngine::Implementation::request_exit() {
   poke(&engine_->service.exit_requested, 1u);
 }
 
+// The caller starts the kernel if the supervisor waits for work, because it would take the supervisor longer to wake up
+// than the start takes.
 void CudaEngine::Implementation::ring_doorbell() {
   const std::lock_guard<std::mutex> guard(mutex_);
   work_announced_ = true;
+  if (supervisor_waits_ && !stopping_ && !has_died() && pause_count_ == 0) {
+    const CurrentDevice current(options_.device);
+    start_kernel();
+  }
   changed_.notify_all();
 }
 
@@ -273,35 +283,39 @@ void CudaEngine::Implementation::supervise() {
   cudaSetDevice(options_.device);
   std::unique_lock<std::mutex> guard(mutex_);
   for (;;) {
-    changed_.wait(guard, [this] { return stopping_ || (work_announced_ && pause_count_ == 0); });
-    if (stopping_ || has_died()) break;
-    work_announced_ = false;
-    kernel_runs_ = true;
+    supervisor_waits_ = true;
+    changed_.wait(guard, [this] { return kernel_runs_ || stopping_ || (work_announced_ && pause_count_ == 0); });
+    supervisor_waits_ = false;
+    if (!kernel_runs_) {
+      if (stopping_ || has_died()) break;
+      start_kernel();
+    }
     guard.unlock();
-    run_kernel();
+    finish_kernel();
     const bool more = !has_died() && work_is_left();
     guard.lock();
     kernel_runs_ = false;
     if (more) work_announced_ = true;
     changed_.notify_all();
   }
+  guard.unlock();
   set_asleep(true);
 }
 
-void CudaEngine::Implementation::run_kernel() {
+// With mutex_, when no kernel runs, nobody pauses, and the engine is not to stop.
+void CudaEngine::Implementation::start_kernel() {
+  work_announced_ = false;
+  supervisor_waits_ = false;
+  kernel_runs_ = true;
   set_asleep(false);
-  {
-    // A pause or a stop may have come first and not have requested this kernel's exit yet, so it is checked here.
-    const std::lock_guard<std::mutex> guard(mutex_);
-    if (stopping_ || pause_count_ != 0) {
-      set_asleep(true);
-      return;
-    }
-    launches_.fetch_add(1);
-    changed_.notify_all();
-  }
-  cudaError_t error = launch_service(engine_, limits_, options_.block_count, service_stream_);
-  if (error == cudaSuccess) error = cudaEventRecord(ended_, service_stream_);
+  launches_.fetch_add(1);
+  launch_error_ = launch_service(engine_, limits_, options_.block_count, service_stream_);
+  if (launch_error_ == cudaSuccess) launch_error_ = cudaEventRecord(ended_, service_stream_);
+}
+
+// Waits for the end of the kernel that was started.
+void CudaEngine::Implementation::finish_kernel() {
+  cudaError_t error = launch_error_;
   if (error == cudaSuccess) error = cudaEventSynchronize(ended_);
   if (error != cudaSuccess) die(cudaGetErrorString(error));
   // Done here, because when the next kernel starts a command is already waiting.

@@ -97,7 +97,7 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker) {
   return take_fetched(g, engine, worker, seen, batch);
 }
 
-// Done before a look at a ring, because its token must not be held meanwhile. Leader only.
+// Leader only.
 GPU4FS_FN inline void refill_cached_slots(Engine& engine, WorkerMemory& memory) {
   while (memory.cached_slot_count < cached_slot_max) {
     u32 index = 0;
@@ -203,11 +203,18 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   if (worker.polls_rings == 0) return no_command;
   const bool keeps = worker.keeps_token != 0;
   if (worker.held_session == session_max) {
-    if (keeps) on_leader(g, [&] { detail::refill_cached_slots(engine, engine.worker_memory[worker.index]); });
+    const auto refill = [&] {
+      on_leader(g, [&] { detail::refill_cached_slots(engine, engine.worker_memory[worker.index]); });
+    };
+    // Before the look at the rings, because no token is held yet. But a worker that may never get one takes no slots:
+    // when a kernel starts, all workers would contend for them.
+    if (keeps && worker.has_had_ring != 0) refill();
     const detail::RingChoice choice = detail::choose_ring(g, engine, worker.session_cursor, !keeps);
     worker.saw_descriptor = choice.saw_descriptor;
     worker.missed_token = choice.missed_token;
     if (choice.session == session_max) return no_command;
+    if (keeps && worker.has_had_ring == 0) refill();
+    worker.has_had_ring = 1;
     worker.held_session = choice.session;
     worker.held_position = choice.position;
     worker.held_polls = 0;

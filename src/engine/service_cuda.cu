@@ -38,10 +38,11 @@ u32 service_workers_per_block() {
   return warps_per_block;
 }
 
+cudaError_t prepare_service() {
+  return cudaFuncSetAttribute(service_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, views_bytes);
+}
+
 cudaError_t launch_service(Engine* engine, const ServiceLimits& limits, u32 block_count, cudaStream_t stream) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(service_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, views_bytes);
-  if (error != cudaSuccess) return error;
   service_kernel<<<block_count, threads_per_block, views_bytes, stream>>>(engine, limits);
   return cudaGetLastError();
 }

@@ -16,6 +16,9 @@ u64 service_memory_layout();
 
 u32 service_workers_per_block();
 
+// Once for a device, before the first launch.
+cudaError_t prepare_service();
+
 // Asynchronous. The grid is small enough to be resident as a whole. The workers rely on this.
 cudaError_t launch_service(Engine* engine, const ServiceLimits& limits, u32 block_count, cudaStream_t stream);
 
