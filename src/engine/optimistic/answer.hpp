@@ -260,11 +260,17 @@ GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTur
   return g.ballot(mine->planned == Planned::nothing || is_error) & wanted;
 }
 
-// Tries the commands in `wanted`, which are whole chains; each rank has one of them. Returns the set of completed
-// commands, which are whole chains, too. Inside the step gate. Uniform.
+// Two sets of commands.
+struct Answered {
+  u32 completed;
+  u32 failed;  // completed ones with an error
+};
+
+// Tries the commands in `wanted`, which are whole chains; each rank has one of them. The completed commands are whole
+// chains, too. The caller counts them. Inside the step gate. Uniform.
 template <class Group>
-GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const RingTurn& turn, OwnCommand& own,
-                                 u32 wanted) {
+GPU4FS_FN Answered answer_inside_gate(Group g, const ReaderContext& reader, const RingTurn& turn, OwnCommand& own,
+                                      u32 wanted) {
   WorkerViews& views = *reader.views;
   Attempt mine{};
   const u32 failed = attempt_chains(g, reader, turn, own, wanted, &mine);
@@ -280,22 +286,22 @@ GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const Rin
   }
   g.sync();
   GPU4FS_TRACE_POINT(transfer);
-  if (answered == 0) return 0;
+  if (answered == 0) return {0, 0};
   fence<Order::release, Scope::system>();
   GPU4FS_TRACE_POINT(fence);
   if ((answered >> g.rank() & 1) != 0) {
     ring::write_bare_completion(turn.ring, turn.position + g.rank(), mine.status, mine.result);
   }
   GPU4FS_TRACE_POINT(completion);
-  const u64 errors = popcount(g.ballot(mine.status != Status::ok) & answered);
-  on_leader(g, [&] {
-    EngineCounters& counters = reader.engine->counters;
-    const u64 completed = popcount(answered);
-    if (errors != 0) add<Scope::engine>(&counters.commands_failed, errors);
-    add<Scope::engine>(&counters.commands_completed, completed);
-    add<Scope::engine>(&counters.commands_optimistic, completed);
-  });
-  return answered;
+  return {answered, g.ballot(mine.status != Status::ok) & answered};
+}
+
+// Of the completed commands, `optimistic` were answered without a lock, and `failed` with an error. Leader only.
+GPU4FS_FN inline void count_answered(WorkerCounters& counters, u32 completed, u32 optimistic, u32 failed) {
+  if (completed == 0) return;
+  add_as_only_writer<Scope::engine>(&counters.commands_completed, u64{completed});
+  if (optimistic != 0) add_as_only_writer<Scope::engine>(&counters.commands_optimistic, u64{optimistic});
+  if (failed != 0) add_as_only_writer<Scope::engine>(&counters.commands_failed, u64{failed});
 }
 
 // Tries the turn's first `count` commands, whose units the ranks have. Returns the set of completed commands. Uniform.
@@ -315,10 +321,14 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   if (!entered.is_inside) return 0;
   GPU4FS_TRACE_POINT(gate);
   const ReaderContext reader{&engine, turn.session, &views, entered.era, turn.is_trusted, 0, nullptr};
-  const u32 answered = answer_inside_gate(g, reader, turn, own, wanted);
-  on_leader(g, [&] { leave(engine, engine.step_gate); });
+  const Answered answered = answer_inside_gate(g, reader, turn, own, wanted);
+  on_leader(g, [&] {
+    leave(engine, engine.step_gate);
+    const u32 completed = popcount(answered.completed);
+    count_answered(turn.memory->counters, completed, completed, popcount(answered.failed));
+  });
   GPU4FS_TRACE_POINT(leave);
-  return answered;
+  return answered.completed;
 }
 
 }  // namespace gpu4fs::engine::detail
