@@ -173,6 +173,16 @@ GPU4FS_FN void subtract(T* address, std::type_identity_t<T> operand) {
   add<scope>(address, static_cast<T>(T{0} - operand));
 }
 
+// add to a word with one writer at a time. Others may load it. A CPU then needs no locked instruction.
+template <Scope scope, class T>
+GPU4FS_FN void add_as_only_writer(T* address, std::type_identity_t<T> operand) {
+#if GPU4FS_DEVICE_CODE
+  add<scope>(address, operand);
+#else
+  store<Order::relaxed, scope>(address, static_cast<T>(load<Order::relaxed, scope>(address) + operand));
+#endif
+}
+
 // Sets bits that are usually set already; relaxed. A CPU reads first, so the line stays in every cache. A GPU does not
 // wait.
 template <Scope scope>

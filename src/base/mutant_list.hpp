@@ -117,6 +117,9 @@
   X(caller_names_itself, engine, "NamespaceRights.*:Descriptors.*", "A client says who it is, and is believed.")      \
   X(server_commands_for_all, engine, "Descriptors.*", "A client sends commands of the server.")                       \
   X(replay_by_clients, engine, "Descriptors.*", "A client has records of its own replayed.")                          \
+  X(sessions_share_memory, engine, "Counters.*",                                                                      \
+    "Threads of sessions use one worker's memory together, and their counts get lost.")                               \
+  X(sessions_not_counted, engine, "Counters.*", "What threads of sessions execute is in no sum.")                     \
   X(session_bounds_ignored, engine, "Probe.AddressesOutsideTheSessionAreRefused",                                     \
     "A command reads and writes memory behind its session's.")                                                        \
   X(read_only_ignored, engine, "NamespaceBasic.AReadOnlyPoolChangesNothing",                                          \

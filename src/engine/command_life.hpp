@@ -161,19 +161,20 @@ GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 ind
   release_slot(engine, memory, index);
 }
 
-GPU4FS_FN inline void count_completion(Engine& engine, Status status) {
-  EngineCounters& counters = engine.counters;
-  add<Scope::engine>(&counters.commands_completed, u64{1});
-  if (status != Status::ok) add<Scope::engine>(&counters.commands_failed, u64{1});
+GPU4FS_FN inline void count_completion(WorkerMemory& memory, Status status) {
+  WorkerCounters& counters = memory.counters;
+  add_as_only_writer<Scope::engine>(&counters.commands_completed, u64{1});
+  if (status != Status::ok) add_as_only_writer<Scope::engine>(&counters.commands_failed, u64{1});
 }
 
 // Answers the client. Leader only, after a g.sync().
-GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState& c, Status status, u64 result) {
+GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, WorkerMemory& memory, CommandState& c,
+                                                    Status status, u64 result) {
   Session& session = engine.sessions[c.session];
   ring::write_completion(session.ring, c.ring_position, status, result);
   subtract<Scope::engine>(&session.in_flight, 1u);
   wake_client(session);
-  count_completion(engine, status);
+  count_completion(memory, status);
 }
 
 // The part that such a command has committed remains, whatever ends the command: the engine may end it after a deadline
@@ -207,7 +208,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
     status = Status::ok;
     result = c.progress;
   }
-  answer_client(engine, c, status, result);
+  answer_client(engine, memory, c, status, result);
   GPU4FS_TRACE_POINT(completion);
   GPU4FS_MUTANT(locks_kept, release_all_locks(engine, c), static_cast<void>(0));
   free_command(engine, memory, c.index);
@@ -225,7 +226,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
   for (u32 at = next; at != no_command;) {
     CommandState& cancelled = engine.commands[at];
     at = cancelled.next_linked;
-    answer_client(engine, cancelled, Status::cancelled, 0);
+    answer_client(engine, memory, cancelled, Status::cancelled, 0);
     free_command(engine, memory, cancelled.index);
   }
   return no_command;

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "engine/wake.hpp"
 #include "engine/worker.hpp"
 
@@ -66,7 +67,7 @@ class CpuEngine::Port final : public ring::EnginePort {
         died_(died),
         session_(session),
         mark_(mark),
-        worker_(WorkerState::make(engine.config.worker_count + session)) {
+        worker_(WorkerState::make(engine.config.worker_count + GPU4FS_MUTANT(sessions_share_memory, session, 0u))) {
     worker_.rings_first = 1;
   }
 
@@ -313,18 +314,16 @@ TraceTotals CpuEngine::trace() const {
 }
 
 EngineCounters CpuEngine::counters() const {
-  const EngineCounters& live = engine_->counters;
-  EngineCounters copy{};
-  copy.commands_started = load<Order::relaxed, Scope::engine>(&live.commands_started);
-  copy.commands_completed = load<Order::relaxed, Scope::engine>(&live.commands_completed);
-  copy.commands_failed = load<Order::relaxed, Scope::engine>(&live.commands_failed);
-  copy.commands_optimistic = load<Order::relaxed, Scope::engine>(&live.commands_optimistic);
-  copy.descriptors_rejected = load<Order::relaxed, Scope::engine>(&live.descriptors_rejected);
-  copy.deadlines_exceeded = load<Order::relaxed, Scope::engine>(&live.deadlines_exceeded);
-  copy.upcalls_dropped = load<Order::relaxed, Scope::engine>(&live.upcalls_dropped);
-  copy.checkpoint_pause_last_ns = load<Order::relaxed, Scope::engine>(&live.checkpoint_pause_last_ns);
-  copy.checkpoint_pause_max_ns = load<Order::relaxed, Scope::engine>(&live.checkpoint_pause_max_ns);
-  return copy;
+  const SharedCounters& shared = engine_->counters;
+  EngineCounters sums{};
+  sums.deadlines_exceeded = load<Order::relaxed, Scope::engine>(&shared.deadlines_exceeded);
+  sums.upcalls_dropped = load<Order::relaxed, Scope::engine>(&shared.upcalls_dropped);
+  sums.checkpoint_pause_last_ns = load<Order::relaxed, Scope::engine>(&shared.checkpoint_pause_last_ns);
+  sums.checkpoint_pause_max_ns = load<Order::relaxed, Scope::engine>(&shared.checkpoint_pause_max_ns);
+  const u32 worker_count = worker_memory_count(engine_->config);
+  const u32 counted = GPU4FS_MUTANT(sessions_not_counted, worker_count, worker_count - session_max);
+  for (u32 i = 0; i < counted; ++i) add_counters_of(engine_->worker_memory[i].counters, sums);
+  return sums;
 }
 
 u64 CpuEngine::durable_epoch() const {

@@ -50,4 +50,12 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   control.data_length = layout.data_length;
 }
 
+void add_counters_of(const WorkerCounters& worker, EngineCounters& sums) {
+  sums.commands_started += load<Order::relaxed, Scope::engine>(&worker.commands_started);
+  sums.commands_completed += load<Order::relaxed, Scope::engine>(&worker.commands_completed);
+  sums.commands_failed += load<Order::relaxed, Scope::engine>(&worker.commands_failed);
+  sums.commands_optimistic += load<Order::relaxed, Scope::engine>(&worker.commands_optimistic);
+  sums.descriptors_rejected += load<Order::relaxed, Scope::engine>(&worker.descriptors_rejected);
+}
+
 }  // namespace gpu4fs::engine

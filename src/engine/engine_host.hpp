@@ -91,6 +91,11 @@ class EngineHost {
   virtual void request_death() = 0;
   virtual std::string description() const = 0;  // "CPU, 8 workers"
 
+  // From any thread, while the workers count. Each number except the pauses is at least what an earlier call returned.
+  // If commands_completed is equal, nothing was counted as completed in between. But two numbers are not of one moment:
+  // commands_completed may be larger than commands_started. A command is counted after its answer can be seen, at the
+  // end of its worker's step. All numbers are exact after stop(). Whether commands are in flight is known to
+  // Engine::commands_active alone. Zeros if a GPU engine has died.
   virtual EngineCounters counters() const = 0;
   virtual TraceTotals trace() const { return {}; }  // zeros without trace_is_compiled_in
   virtual u64 durable_epoch() const = 0;
@@ -109,5 +114,8 @@ inline wire::Command answer_upcall_command(const ring::Upcall& upcall, Status re
 // Fills the session's table entry and control page as both engines need it, except for `phase`, which is set last.
 // `groups` lives as long as the session.
 void fill_session(Session& session, const SessionRequest& request, const SessionGroups& groups);
+
+// Adds what a worker has counted. It may be counting meanwhile.
+void add_counters_of(const WorkerCounters& worker, EngineCounters& sums);
 
 }  // namespace gpu4fs::engine

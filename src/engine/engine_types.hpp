@@ -105,22 +105,32 @@ struct HelpBoard {
   alignas(cache_line) u32 tickets;                   // atomic
 };
 
-struct EngineCounters {
+// Frequent events, as one worker has counted them. It is the only writer (add_as_only_writer). One cache line.
+struct WorkerCounters {
   alignas(cache_line) u64 commands_started;
   u64 commands_completed;
   u64 commands_failed;
   u64 commands_optimistic;  // completed ones that were answered without a lock (engine/optimistic/)
   u64 descriptors_rejected;
-  u64 deadlines_exceeded;
+};
+static_assert(sizeof(WorkerCounters) == cache_line);
+
+// Rare events and times. Any thread of the engine changes them.
+struct SharedCounters {
+  alignas(cache_line) u64 deadlines_exceeded;
   u64 upcalls_dropped;
   u64 checkpoint_pause_last_ns;  // time during which a checkpoint kept operations from committing
   u64 checkpoint_pause_max_ns;
 };
 
+// What EngineHost::counters() returns: the sums of the workers' counters, and the shared ones.
+struct EngineCounters : WorkerCounters, SharedCounters {};
+
 inline constexpr u32 cached_slot_max = unlocked_max;
 
-// Work space of one worker. No other worker uses it.
+// Work space of one worker. No other worker uses it. Hosts read the counters while the worker runs.
 struct WorkerMemory {
+  WorkerCounters counters;
   alignas(cache_line) wire::RingDescriptor staging[linked_command_max];
   u32 cached_slot_count;
   u32 cached_slots[cached_slot_max];  // free slots for its next commands
@@ -168,7 +178,7 @@ struct Engine {
   ring::UpcallRing* upcalls;                // shared memory
   alignas(cache_line) u32 session_end;      // atomic: sessions beyond it were never used
   u32 stop_requested;                       // atomic
-  EngineCounters counters;
+  SharedCounters counters;
   ServiceControl service;
   CheckTables check;
   Parking parking;
@@ -176,7 +186,8 @@ struct Engine {
   Session sessions[session_max];
 };
 
-// The workers, followed by one entry for each session, because a waiting client's thread executes work too.
+// The workers, followed by one entry for each session, because a waiting client's thread executes work too. A worker
+// and a session have one thread at a time, and so has its entry.
 GPU4FS_FN constexpr u32 worker_memory_count(const EngineConfig& config) {
   return config.worker_count + session_max;
 }

@@ -91,6 +91,7 @@ class CudaEngine::Implementation {
   template <class T>
   void poke(T* engine_address, const T& value);
 
+  EngineCounters counters() const;
   Engine* engine() const { return engine_; }
 
  private:
@@ -122,6 +123,11 @@ class CudaEngine::Implementation {
   ring::UpcallRing* upcalls_;
   CudaOptions options_;
   FaultRecord* fault_;
+  const WorkerMemory* worker_memory_;  // in engine memory
+  u32 worker_count_;
+  // Pinned, for counters(). control_mutex_ protects them.
+  WorkerCounters* worker_counters_;  // of each worker
+  SharedCounters* shared_counters_;
   cudaStream_t service_stream_ = nullptr;
   cudaStream_t control_stream_ = nullptr;
   cudaEvent_t ended_ = nullptr;
@@ -204,6 +210,11 @@ CudaEngine::Implementation::Implementation(Engine* engine, ring::UpcallRing* upc
   limits_.poller_count = options.block_count * options.pollers_per_block;
   limits_.sleep_max_ns = 1000;
   upcall_reader_.ring = upcalls;
+  worker_memory_ = peek(&engine->worker_memory);
+  // Threads of clients do not work for this engine, so the entries of sessions stay zero.
+  worker_count_ = peek(&engine->config.worker_count);
+  worker_counters_ = static_cast<WorkerCounters*>(allocator.allocate_shared(worker_count_ * sizeof(WorkerCounters)));
+  shared_counters_ = static_cast<SharedCounters*>(allocator.allocate_shared(sizeof(SharedCounters)));
 }
 
 CudaEngine::Implementation::~Implementation() {
@@ -230,6 +241,21 @@ void CudaEngine::Implementation::poke(T* engine_address, const T& value) {
   if (has_died()) return;
   cudaMemcpyAsync(engine_address, &value, sizeof(T), cudaMemcpyHostToDevice, control_stream_);
   cudaStreamSynchronize(control_stream_);
+}
+
+// The copies' rows are the workers' lines, so a call costs little more than a peek.
+EngineCounters CudaEngine::Implementation::counters() const {
+  EngineCounters sums{};
+  const std::lock_guard<std::mutex> guard(control_mutex_);
+  if (has_died()) return sums;
+  cudaMemcpy2DAsync(worker_counters_, sizeof(WorkerCounters), &worker_memory_->counters, sizeof(WorkerMemory),
+                    sizeof(WorkerCounters), worker_count_, cudaMemcpyDeviceToHost, control_stream_);
+  cudaMemcpyAsync(shared_counters_, &engine_->counters, sizeof(SharedCounters), cudaMemcpyDeviceToHost,
+                  control_stream_);
+  cudaStreamSynchronize(control_stream_);
+  static_cast<SharedCounters&>(sums) = *shared_counters_;
+  for (u32 i = 0; i < worker_count_; ++i) add_counters_of(worker_counters_[i], sums);
+  return sums;
 }
 
 void CudaEngine::Implementation::start() {
@@ -674,7 +700,7 @@ std::string CudaEngine::description() const {
   return implementation_->description();
 }
 EngineCounters CudaEngine::counters() const {
-  return implementation_->peek(&implementation_->engine()->counters);
+  return implementation_->counters();
 }
 TraceTotals CudaEngine::trace() const {
   return implementation_->peek(&implementation_->engine()->trace);

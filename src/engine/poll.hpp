@@ -27,12 +27,12 @@ namespace detail {
 // counted in Session::in_flight. This is safe because closing a session also waits for the token or for the kernel's
 // end.
 template <class Group>
-GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 position, u32 count) {
+GPU4FS_FN Taken answer_plain(Group g, WorkerMemory& memory, Session& session, u64 position, u32 count) {
   GPU4FS_CHECK_LE(count, Group::size());
   if (g.rank() < count) ring::write_bare_completion(session.ring, position + g.rank(), Status::ok, 0);
   on_leader(g, [&] {
-    add<Scope::engine>(&engine.counters.commands_started, u64{count});
-    add<Scope::engine>(&engine.counters.commands_completed, u64{count});
+    add_as_only_writer<Scope::engine>(&memory.counters.commands_started, u64{count});
+    add_as_only_writer<Scope::engine>(&memory.counters.commands_completed, u64{count});
     wake_client(session);
   });
   return Taken{no_command, 0, count, 1};
@@ -57,7 +57,7 @@ GPU4FS_FN Taken take_fetched(Group g, Engine& engine, WorkerState& worker, const
   if (found == 0) return Taken{no_command, 0, 0, 0};
   GPU4FS_TRACE_POINT(fetch);
   const u32 plain = minimum(count_trailing_zeros(u32{~seen.plain}), found);
-  if (plain != 0) return answer_plain(g, engine, session, position, plain);
+  if (plain != 0) return answer_plain(g, engine.worker_memory[worker.index], session, position, plain);
   const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
   const u32 apart = count_trailing_zeros(other);
   const RingTurn turn = RingTurn::make(engine, worker, is_quiet, seen.linked);

@@ -10,7 +10,8 @@ namespace gpu4fs::engine {
 
 // A number that differs if host and kernel disagree about the layout of the engine's memory.
 constexpr u64 engine_memory_layout() {
-  return (u64{sizeof(Engine)} << 40) ^ (u64{sizeof(CommandState)} << 20) ^ sizeof(fs::FileSystem);
+  return (u64{sizeof(Engine)} << 40) ^ (u64{sizeof(WorkerMemory)} << 30) ^ (u64{sizeof(CommandState)} << 20) ^
+         sizeof(fs::FileSystem);
 }
 u64 service_memory_layout();
 

@@ -226,6 +226,8 @@ void test_registration(engine::CudaEngine& host, SharedMemory& memory, u64 lengt
 }
 
 void test_sessions(engine::CudaEngine& host) {
+  // No kernel runs when a session is closed, so all earlier commands are in the count, and the ones below will be.
+  const u64 counted_before = host.counters().commands_completed;
   std::vector<std::thread> threads;
   std::atomic<u32> wrong{0};
   std::mutex management;
@@ -247,6 +249,8 @@ void test_sessions(engine::CudaEngine& host) {
   }
   for (std::thread& thread : threads) thread.join();
   check(wrong.load() == 0, "sessions come and go");
+  const u64 counted = host.counters().commands_completed - counted_before;
+  check(host.has_died() || counted == 4 * 5 * 50, "each command is counted once");
 }
 
 void run() {

@@ -280,11 +280,17 @@ GPU4FS_FN u32 move_reads(Group g, const ReaderContext& reader, const RingTurn& t
   return failed;
 }
 
-// Tries the commands in `wanted`, which are whole chains; each rank has one of them. Returns the set of completed
-// commands, which are whole chains, too. Inside the step gate. Uniform.
+// Two sets of commands.
+struct Answered {
+  u32 completed;
+  u32 failed;  // completed ones with an error
+};
+
+// Tries the commands in `wanted`, which are whole chains; each rank has one of them. The completed commands are whole
+// chains, too. The caller counts them. Inside the step gate. Uniform.
 template <class Group>
-GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const RingTurn& turn, OwnCommand& own,
-                                 u32 wanted) {
+GPU4FS_FN Answered answer_inside_gate(Group g, const ReaderContext& reader, const RingTurn& turn, OwnCommand& own,
+                                      u32 wanted) {
   WorkerViews& views = *reader.views;
   Attempt mine{};
   const u32 failed = attempt_chains(g, reader, turn, own, wanted, &mine);
@@ -295,22 +301,22 @@ GPU4FS_FN u32 answer_inside_gate(Group g, const ReaderContext& reader, const Rin
   answered &= ~whole_chains_of(turn.linked, move_reads(g, reader, turn, own, mine, answered));
   g.sync();
   GPU4FS_TRACE_POINT(transfer);
-  if (answered == 0) return 0;
+  if (answered == 0) return {0, 0};
   fence<Order::release, Scope::system>();
   GPU4FS_TRACE_POINT(fence);
   if ((answered >> g.rank() & 1) != 0) {
     ring::write_bare_completion(turn.ring, turn.position + g.rank(), mine.status, mine.result);
   }
   GPU4FS_TRACE_POINT(completion);
-  const u64 errors = popcount(g.ballot(mine.status != Status::ok) & answered);
-  on_leader(g, [&] {
-    EngineCounters& counters = reader.engine->counters;
-    const u64 completed = popcount(answered);
-    if (errors != 0) add<Scope::engine>(&counters.commands_failed, errors);
-    add<Scope::engine>(&counters.commands_completed, completed);
-    add<Scope::engine>(&counters.commands_optimistic, completed);
-  });
-  return answered;
+  return {answered, g.ballot(mine.status != Status::ok) & answered};
+}
+
+// Of the completed commands, `optimistic` were answered without a lock, and `failed` with an error. Leader only.
+GPU4FS_FN inline void count_answered(WorkerCounters& counters, u32 completed, u32 optimistic, u32 failed) {
+  if (completed == 0) return;
+  add_as_only_writer<Scope::engine>(&counters.commands_completed, u64{completed});
+  if (optimistic != 0) add_as_only_writer<Scope::engine>(&counters.commands_optimistic, u64{optimistic});
+  if (failed != 0) add_as_only_writer<Scope::engine>(&counters.commands_failed, u64{failed});
 }
 
 // Tries the turn's first `count` commands, whose units the ranks have. Returns the set of completed commands. Uniform.
@@ -332,10 +338,14 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   // Longer reads of many are moved by tasks side by side.
   const u32 read_pages_max = count == 1 ? pages_of_long_read<Group> : minimum(pages_of_long_read<Group>, 4u);
   const ReaderContext reader{&engine, turn.session, &views, entered.era, turn.is_trusted, read_pages_max};
-  const u32 answered = answer_inside_gate(g, reader, turn, own, wanted);
-  on_leader(g, [&] { leave(engine, engine.step_gate); });
+  const Answered answered = answer_inside_gate(g, reader, turn, own, wanted);
+  on_leader(g, [&] {
+    leave(engine, engine.step_gate);
+    const u32 completed = popcount(answered.completed);
+    count_answered(turn.memory->counters, completed, completed, popcount(answered.failed));
+  });
   GPU4FS_TRACE_POINT(leave);
-  return answered;
+  return answered.completed;
 }
 
 }  // namespace gpu4fs::engine::detail

@@ -17,6 +17,12 @@ struct QuietEnd {
   u32 found;     // descriptors that wait for another way: the first ones of the last fetch
 };
 
+// Numbers of commands. They are counted together when the worker ends its looks at the ring.
+struct QuietCounts {
+  u32 optimistic;  // answered without a lock
+  u32 failed;      // of them, with an error
+};
+
 // The leader's command, from the units in registers. The other ranks have none.
 template <class Group>
 GPU4FS_FN wire::Command read_quiet(Group g, WorkerViews& views, const ring::FetchedDescriptors& seen) {
@@ -32,26 +38,22 @@ GPU4FS_FN wire::Command read_quiet(Group g, WorkerViews& views, const ring::Fetc
 // Answers the only command that was found, or not. Inside the step gate. Uniform.
 template <class Group>
 GPU4FS_FN bool answer_quiet(Group g, const ReaderContext& reader, const RingTurn& turn,
-                            const ring::FetchedDescriptors& seen) {
+                            const ring::FetchedDescriptors& seen, QuietCounts& counts) {
   OwnCommand own{read_quiet(g, *turn.views, seen), {}};
-  EngineCounters& counters = reader.engine->counters;
   if (g.any(ring::is_plain(own.command))) {
-    if (g.leader()) {
-      ring::write_bare_completion(turn.ring, turn.position, Status::ok, 0);
-      add<Scope::engine>(&counters.commands_completed, u64{1});
-    }
+    if (g.leader()) ring::write_bare_completion(turn.ring, turn.position, Status::ok, 0);
   } else {
     const bool may_be_unlocked = ring::is_unlocked_alone(own.command, ring::unlocked_length_max<Group>);
     if (may_be_unlocked) own.places = places_of(turn, own.command);
     GPU4FS_TRACE_POINT(slot);
     copy_names(g, *turn.views, own.command, own.places.are_good ? own.places.name : nullptr, 1);
     GPU4FS_TRACE_POINT(name);
-    if (answer_inside_gate(g, reader, turn, own, 1) == 0) return false;
+    const Answered answered = answer_inside_gate(g, reader, turn, own, 1);
+    if (answered.completed == 0) return false;
+    ++counts.optimistic;
+    counts.failed += answered.failed;  // at most bit 0
   }
-  if (g.leader()) {
-    add<Scope::engine>(&counters.commands_started, u64{1});
-    wake_client(*turn.session);
-  }
+  if (g.leader()) wake_client(*turn.session);
   GPU4FS_TRACE_POINT(claims);
   GPU4FS_TRACE_FLUSH(reader.engine->trace);
   return true;
@@ -69,6 +71,7 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
   g.sync();
   const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
   QuietEnd end{0, 0};
+  QuietCounts counts{0, 0};
   // Access times do not depend on the time that this function takes.
   const ReaderContext reader{
       &engine,     turn.session, &views, entered.era, turn.is_trusted, pages_of_long_read<Group>, now_monotonic_ns(),
@@ -85,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
     const u32 found = count_trailing_zeros(u32{~now.valid});
     if (found == 0) continue;
     GPU4FS_TRACE_POINT(fetch);
-    if (found == 1 && answer_quiet(g, reader, turn, now)) {
+    if (found == 1 && answer_quiet(g, reader, turn, now, counts)) {
       ++end.answered;
       ++turn.position;
       continue;
@@ -93,7 +96,13 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
     end.found = found;
     *seen = now;
   }
-  if (entered.is_inside) on_leader(g, [&] { leave(engine, engine.step_gate); });
+  on_leader(g, [&] {
+    if (entered.is_inside) leave(engine, engine.step_gate);
+    if (end.answered == 0) return;
+    WorkerCounters& counters = engine.worker_memory[worker.index].counters;
+    add_as_only_writer<Scope::engine>(&counters.commands_started, u64{end.answered});
+    count_answered(counters, end.answered, counts.optimistic, counts.failed);
+  });
   worker.held_position = turn.position;
   worker.held_polls += maximum(polls, 1u);
   // While the gate is closed, the ring is served outside of it: the closer may wait for an answer from the server.

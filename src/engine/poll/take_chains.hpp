@@ -77,18 +77,18 @@ GPU4FS_FN inline u32 take_slots(Engine& engine, WorkerMemory& memory, u32 count)
 }
 
 // Fills the slots of a chain. Returns its head.
-GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const wire::RingDescriptor* staging,
-                                 const Chain& chain, u64 position, u32 head) {
+GPU4FS_FN inline void fill_chain(Engine& engine, WorkerMemory& memory, u32 session_index, const Chain& chain,
+                                 u64 position, u32 head) {
   Session& session = engine.sessions[session_index];
   const u32 length = chain.end - chain.begin;
   add<Scope::engine>(&engine.commands_active, length);
   add<Scope::engine>(&session.in_flight, length);
-  add<Scope::engine>(&engine.counters.commands_started, u64{length});
+  add_as_only_writer<Scope::engine>(&memory.counters.commands_started, u64{length});
   u32 at = head;
   for (u32 i = chain.begin; i < chain.end; ++i) {
     CommandState& c = engine.commands[at];
     const u32 next = c.next_linked;
-    reset_command(engine, c, wire::decode_command(staging[i]), session_index, position + i);
+    reset_command(engine, c, wire::decode_command(memory.staging[i]), session_index, position + i);
     c.next_linked = next;
     at = next;
   }
@@ -108,13 +108,12 @@ GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session
 }
 
 // The chain is malformed: its malformed commands get their errors, the others are cancelled.
-GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const wire::RingDescriptor* staging,
-                                   const Chain& chain, u64 position) {
+GPU4FS_FN inline void reject_chain(WorkerMemory& memory, Session& session, const Chain& chain, u64 position) {
   for (u32 i = chain.begin; i < chain.end; ++i) {
-    const wire::Command command = wire::decode_command(staging[i]);
+    const wire::Command command = wire::decode_command(memory.staging[i]);
     const Status own = validate_command(command, sender_of(session), i != chain.begin);
     const bool alone = chain.end - chain.begin == 1;
-    reject(engine, session, position + i, own != Status::ok ? own : alone ? chain.status : Status::cancelled);
+    reject(memory, session, position + i, own != Status::ok ? own : alone ? chain.status : Status::cancelled);
   }
 }
 
@@ -128,13 +127,13 @@ GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 ses
     const Chain chain = chain_at(session, staging, taken.consumed, count);
     const wire::Command first = wire::decode_command(staging[chain.begin]);
     if (chain.status != Status::ok) {
-      reject_chain(engine, session, staging, chain, position);
+      reject_chain(memory, session, chain, position);
     } else if (first.opcode == wire::Opcode::upcall_done) {
       accept_upcall_answer(engine, session, first, position + chain.begin);
     } else {
       const u32 head = take_slots_or_starve(engine, session, memory, chain.end - chain.begin);
       if (head == no_command) break;
-      fill_chain(engine, session_index, staging, chain, position, head);
+      fill_chain(engine, memory, session_index, chain, position, head);
       append_waiter(engine, taken.first_head, tail, head);
       ++taken.head_count;
     }
@@ -197,7 +196,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_chains(Group g, Engine& engine, WorkerState
     const u32 whole = whole_chains(memory.staging, staged, limit, &overlong);
     Taken taken{no_command, 0, 0, 0};
     if (overlong) {
-      for (u32 i = 0; i < linked_command_max; ++i) reject(engine, session, position + i, Status::bad_descriptor);
+      for (u32 i = 0; i < linked_command_max; ++i) reject(memory, session, position + i, Status::bad_descriptor);
       taken.consumed = linked_command_max;
     } else if (whole > 0) {
       taken = take_staged(engine, memory, session_index, position, whole);

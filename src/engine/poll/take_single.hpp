@@ -27,7 +27,7 @@ GPU4FS_FN inline Grant grant_slots(Engine& engine, const RingTurn& turn, u32 wan
   memory.cached_slot_count -= count;
   add<Scope::engine>(&engine.commands_active, count);
   add<Scope::engine>(&session.in_flight, count);
-  add<Scope::engine>(&engine.counters.commands_started, u64{count});
+  add_as_only_writer<Scope::engine>(&memory.counters.commands_started, u64{count});
   pass_token(session, turn.position + count);
   return {count, memory.cached_slot_count};
 }
@@ -60,7 +60,7 @@ GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, con
     const u32 unused_slot = g.shuffle(own.slot, i);
     const Status why = g.shuffle(own.status, i);
     on_leader(g, [&] {
-      if ((malformed >> i & 1) != 0) reject(engine, *turn.session, turn.position + i, why);
+      if ((malformed >> i & 1) != 0) reject(*turn.memory, *turn.session, turn.position + i, why);
       subtract<Scope::engine>(&turn.session->in_flight, 1u);
       release_slot(engine, *turn.memory, unused_slot);
     });

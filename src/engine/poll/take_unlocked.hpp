@@ -39,7 +39,7 @@ GPU4FS_FN Taken take_unlocked(Group g, Engine& engine, const RingTurn& turn, con
   if (grant.count != 0) return start_granted(g, engine, turn, grant, answered);
   if (answered == 0) return Taken{no_command, 0, 0, 0};
   on_leader(g, [&] {
-    add<Scope::engine>(&engine.counters.commands_started, u64{1});
+    add_as_only_writer<Scope::engine>(&turn.memory->counters.commands_started, u64{1});
     wake_client(*turn.session);
   });
   GPU4FS_TRACE_POINT(claims);

@@ -87,9 +87,9 @@ GPU4FS_FN inline u32 session_room(const Session& session) {
   return used < depth ? depth - used : 0;
 }
 
-GPU4FS_FN inline void reject(Engine& engine, Session& session, u64 position, Status status) {
+GPU4FS_FN inline void reject(WorkerMemory& memory, Session& session, u64 position, Status status) {
   ring::write_completion(session.ring, position, status, 0);
-  add<Scope::engine>(&engine.counters.descriptors_rejected, u64{1});
+  add_as_only_writer<Scope::engine>(&memory.counters.descriptors_rejected, u64{1});
 }
 
 }  // namespace gpu4fs::engine::detail
