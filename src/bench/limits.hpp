@@ -52,8 +52,8 @@ struct ProcessorCount {
 // Multiprocessors of the GPU on which no other kernel has a block: a block of the probe needs a whole one.
 ProcessorCount count_free_processors();
 
-// Seconds until the host sees a word that a kernel of 8 blocks of 512 threads has stored, from its launch by the calling
-// thread on.
+// Seconds from a launch by the calling thread until the host sees a word that the kernel, of 8 blocks of 512 threads,
+// has stored.
 double time_launch_s();
 
 }  // namespace gpu4fs::bench
