@@ -67,7 +67,7 @@
   X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
   X(place_outlives_file, engine, "KnownPages.*", "A page is read that belonged to the file before it changed.")       \
-  X(long_read_mixed, engine, "LongReads.*", "A long read gives bytes of two states of a file.")                       \
+  X(long_read_outdated, engine, "LongReads.*", "A long read follows the plan of an earlier state of its file.")       \
   X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \
     "With strict access times a read is not noted, because one at the same time was.")                                \
   X(walk_checks_its_end_alone, engine, "OptimisticNames.*", "A path is found that never existed.")                    \
@@ -80,6 +80,8 @@
     "Whoever waits for a lock waits for ever.")                                                                       \
   X(transient_reader_forgets, engine, "CommandLockTest.*:LockSchedules.*",                                            \
     "A writer waits for ever if a reader that had to queue was in its way.")                                          \
+  X(passer_by_forgets, engine, "LockSchedules.*",                                                                     \
+    "A writer waits for ever if a reader that did not wait was in its way.")                                          \
   X(locks_kept, engine, "LockedInode.*", "A command that has ended keeps its locks.")                                 \
   X(orphan_bit_kept, engine, "NewInode.ALinkToAGuessedNumberWaitsForTheTemporaryFile",                                \
     "A file that got a name is freed by the next mount.")                                                             \

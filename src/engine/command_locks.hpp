@@ -25,6 +25,9 @@
 // (engine/optimistic/version.hpp) need two things: the version grows before the bit is cleared, and the bit is visible
 // before the first change. acquire_command_lock() has a fence for the second.
 //
+// A reader without a command (try_shared_lock) takes the lock only if it need not wait. If it is transient, it leaves as
+// a holder does, because it joins no queue: if it was the last one in a word with a queue, it hands the lock over.
+//
 // A command waits for at most one lock, the last one in its `locks`. The callers keep the lock order (rename,
 // directories parent before child, others by number). All functions here run on one rank.
 #pragma once
@@ -178,6 +181,17 @@ GPU4FS_FN inline void release_lock(Engine& engine, CommandLock& lock, LockMode m
     hands_over = before.has_queue();
   }
   if (hands_over) hand_over_and_wake(engine, lock);
+}
+
+// For readers without a command, inside the step gate. True: the lock is held shared until release_lock().
+GPU4FS_FN inline bool try_shared_lock(Engine& engine, CommandLock& lock) {
+  if (enter_shared(lock)) return true;
+  if (GPU4FS_MUTANT(passer_by_forgets, true, false)) {
+    release_lock(engine, lock, LockMode::shared);
+  } else {
+    leave_transient(lock);
+  }
+  return false;
 }
 
 GPU4FS_FN inline bool is_lockable(u64 inode) {

@@ -17,7 +17,7 @@ constexpr u64 locked_inode = 100;
 constexpr u64 overdue_ns = 1;
 constexpr u64 now_ns = 2;
 
-enum class Role { writes, reads, reads_unlocked, cancels };
+enum class Role { writes, reads, reads_unlocked, passes_by, cancels };
 
 // What a fiber does first. Then it works for all commands until they are done.
 struct Part {
@@ -62,6 +62,7 @@ class LockWorld {
   u64 schedules() const { return schedules_; }
   u64 cancelled() const { return cancelled_; }
   u64 answered_unlocked() const { return answered_unlocked_; }
+  u64 passed_by() const { return passed_by_; }
 
  private:
   struct Progress {
@@ -98,6 +99,8 @@ class LockWorld {
   void work(u32 i) {
     if (parts_[i].role == Role::reads_unlocked) {
       for (u32 round = 0; round < parts_[i].rounds; ++round) read_unlocked();
+    } else if (parts_[i].role == Role::passes_by) {
+      for (u32 round = 0; round < parts_[i].rounds; ++round) pass_by();
     } else if (parts_[i].role == Role::cancels) {
       for (u32 round = 0; round < parts_[i].rounds; ++round) cancel_overdue();
     } else {
@@ -201,6 +204,15 @@ class LockWorld {
     expect(first == second, "a reader without a lock sees half a change");
   }
 
+  // Reads if it need not wait.
+  void pass_by() {
+    explorer_.point();
+    if (!engine::detail::try_shared_lock(*engine_, lock_)) return;
+    ++passed_by_;
+    use(LockMode::shared);
+    engine::detail::release_lock(*engine_, lock_, LockMode::shared);
+  }
+
   // As the deadline sweep does it.
   void cancel_overdue() {
     for (u32 i = 0; i < parts_.size(); ++i) {
@@ -228,6 +240,7 @@ class LockWorld {
   u64 schedules_ = 0;
   u64 cancelled_ = 0;
   u64 answered_unlocked_ = 0;
+  u64 passed_by_ = 0;
   std::string fault_;
 };
 
@@ -269,6 +282,18 @@ TEST_F(LockSchedules, ReadersWithoutALockSeeWholeChanges) {
   LockWorld world({{Role::writes, 2}, {Role::reads}, {Role::writes}, {Role::reads_unlocked, 2}}, deviation_max_);
   EXPECT_EQ(world.run_all(), "");
   EXPECT_GT(world.answered_unlocked(), 0u);
+}
+
+TEST_F(LockSchedules, ReadersThatDoNotWaitHoldNobodyUp) {
+  for (const std::vector<Part>& parts : {
+           std::vector<Part>{{Role::writes, 2}, {Role::writes}, {Role::passes_by, 2}},
+           std::vector<Part>{{Role::writes}, {Role::reads}, {Role::passes_by, 2}, {Role::passes_by}},
+           std::vector<Part>{{Role::writes}, {Role::writes, 1, true}, {Role::passes_by, 2}, {Role::cancels}},
+       }) {
+    LockWorld world(parts, deviation_max_);
+    EXPECT_EQ(world.run_all(), "");
+    EXPECT_GT(world.passed_by(), 0u);
+  }
 }
 
 }  // namespace

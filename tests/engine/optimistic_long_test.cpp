@@ -131,7 +131,7 @@ TEST_F(LongReads, SeveralAreAnsweredTogether) {
   }
 }
 
-// The client gets the bytes of one state of the file, though each page is checked on its own.
+// The client gets the bytes of one state of the file.
 TEST_F(LongReads, ShowOneStateOfTheFile) {
   constexpr u64 pages = 6;
   std::optional<BasicFileClient<WaitingClient>> reader;
@@ -189,7 +189,7 @@ TEST_F(LongReads, PagesOfAnotherVersionAreRefused) {
     if (!is_right) --views.long_read.plan.version;
     bool moved = false;
     run_emulated_warps(1, [&](EmulatedWarp g, u32) {
-      const bool result = engine::move_long_read(g, reader, nullptr);
+      const bool result = engine::move_long_read(g, reader);
       on_leader(g, [&] { moved = result; });
     });
     EXPECT_EQ(moved, is_right);

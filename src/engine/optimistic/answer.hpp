@@ -261,7 +261,7 @@ GPU4FS_FN u32 move_reads(Group g, const ReaderContext& reader, const RingTurn& t
   u32 failed = 0;
   const u32 single = g.ballot(mine.planned == Planned::page) & wanted;
   if ((single & (single - 1)) != 0) {
-    failed = single & ~move_set(g, root, mine.read, single, true, lane_copy);
+    failed = single & ~move_set(g, root, mine.read, single, lane_copy);
   } else if (single != 0) {
     const ReadPlan plan = g.shuffle(mine.read, count_trailing_zeros(single));
     if (!move_planned(g, root, plan, lane_copy)) failed = single;
@@ -274,7 +274,7 @@ GPU4FS_FN u32 move_reads(Group g, const ReaderContext& reader, const RingTurn& t
       if (g.rank() == rank) reader.views->long_read = {range, mine.read};
       g.sync();
       const ReaderContext context = reader;  // only copies are in memory, because their addresses are passed on
-      if (!move_long_read(g, context, lane_copy)) failed |= 1u << rank;
+      if (!move_long_read(g, context)) failed |= 1u << rank;
     }
   }
   return failed;

@@ -1,12 +1,13 @@
 // Moves the bytes of planned reads to the clients (read_plan.hpp).
 //
-// A page is loaded, hashed, and the version of its file is looked at, before the first of its bytes is stored. A file
-// that has changed is read again the ordinary way.
+// A page is loaded, hashed, and the version of its file is looked at, before the first of its bytes is stored. Long
+// reads hold the file's lock instead. A file that has changed is read again the ordinary way.
 #pragma once
 
 #include "base/mutant.hpp"
 #include "base/racy_access.hpp"
 #include "base/xxh3.hpp"
+#include "engine/command_locks.hpp"
 #include "engine/optimistic/read_plan.hpp"
 #include "engine/optimistic/version.hpp"
 
@@ -68,10 +69,9 @@ GPU4FS_FN bool move_planned(Group g, const RootView& root, const ReadPlan& plan,
 }
 
 // The same for the plans of the ranks in `set`, while the next page is on its way. Returns the set of those that were
-// given. `goes_on`: whether it continues after one that was not. Uniform.
+// given. Uniform.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 move_set(Group g, const RootView& root, const ReadPlan& mine, u32 set, bool goes_on,
-                                       u8* lane_copy) {
+GPU4FS_FN GPU4FS_NOINLINE u32 move_set(Group g, const RootView& root, const ReadPlan& mine, u32 set, u8* lane_copy) {
   const auto load_of = [&](u32 rank) {
     const u8* const page = g.shuffle(mine.page, rank);
     const format::PageDescriptor* const descriptor = g.shuffle(mine.descriptor, rank);
@@ -95,40 +95,82 @@ GPU4FS_FN GPU4FS_NOINLINE u32 move_set(Group g, const RootView& root, const Read
       is_given = detail::give_loaded(g, plan, page, matches, look_again(*plan.lock));
     }
     if (is_given) given |= 1u << rank;
-    if (!is_given && !goes_on) break;
   }
   return given;
 }
 
-// Moves the pages of reader.views->long_read: each rank plans one of them. All have the version of the whole read's
-// plan, so the client gets the bytes of one state of the file. False: the ordinary way has to read all of it. For a
-// warp, inside the step gate. Uniform.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& reader, u8* lane_copy) {
-  static_assert(Group::size() == warp_size && ring::unlocked_length_max<Group> <= warp_size * page_size);
+namespace detail {
+
+// The rank's page of reader.views->long_read. `plan->destination` == nullptr: none. False: it is not a usual one.
+GPU4FS_FN inline bool plan_long_read(const ReaderContext& reader, u32 rank, ReadPlan* plan, FreshViews* fresh,
+                                     FilledViews* filled) {
   const LongRead& whole = reader.views->long_read;
-  const u32 begin = maximum(static_cast<u32>(g.rank() * page_size), whole.plan.from);
-  const u32 end = minimum(static_cast<u32>((g.rank() + 1) * page_size), whole.plan.to);
+  const u32 begin = maximum(static_cast<u32>(rank * page_size), whole.plan.from);
+  const u32 end = minimum(static_cast<u32>((rank + 1) * page_size), whole.plan.to);
+  *plan = {};
+  if (begin >= end) return true;
+  // What a worker remembers is for its leader alone.
+  ReaderContext context = reader;
+  context.known = nullptr;
+  const u32 inside = begin - whole.plan.from;
+  const ReadRange part{whole.range.inode, whole.range.offset + inside, end - begin};
+  return plan_read(context, part, whole.plan.destination + inside, plan, fresh, filled) == PlannedRead::page &&
+         plan->lock == whole.plan.lock && plan->to - plan->from == end - begin;
+}
+
+// Moves the pages of the ranks in `set`, which nobody changes meanwhile. False: one of them is damaged. Uniform.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const ReadPlan& mine, u32 set) {
+  const auto load_of = [&](u32 rank) {
+    const u8* const page = g.shuffle(mine.page, rank);
+    return page == nullptr ? PageRegisters<Group>{} : load_aligned_page(g, page);
+  };
+  // Each rank loads the checksum of its page.
+  const u64 own = mine.page == nullptr ? 0 : load_shared_16(mine.descriptor).low;
+  PageRegisters<Group> next = load_of(count_trailing_zeros(set));
+  for (u32 left = set; left != 0;) {
+    const u32 rank = count_trailing_zeros(left);
+    left &= left - 1;
+    PageRegisters<Group> page = next;
+    if (left != 0) next = load_of(count_trailing_zeros(left));
+    const u64 address = g.shuffle(mine.address, rank);
+    u8* const destination = g.shuffle(mine.destination, rank);
+    const ByteRange range{g.shuffle(mine.from, rank), g.shuffle(mine.to, rank)};
+    const u64 checksum = g.shuffle(own, rank);
+    if (g.shuffle(mine.page, rank) == nullptr) {
+      fill_bytes(g, destination, 0, range.to - range.from);
+      continue;
+    }
+    if (root.data_checksums != 0 && xxh3_registers(g, page, address) != checksum) return false;
+    store_mostly_whole_page(g, page, destination, range);
+  }
+  return true;
+}
+
+}  // namespace detail
+
+// Moves the pages of reader.views->long_read: each rank plans one of them. The file is locked shared meanwhile, because
+// otherwise each page would cost a fence and a look at the version. False: the ordinary way has to read all of it. For
+// a warp, inside the step gate. Uniform.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& reader) {
+  static_assert(Group::size() == warp_size && ring::unlocked_length_max<Group> <= warp_size * page_size);
+  CommandLock& lock = *reader.views->long_read.plan.lock;
+  if (!on_leader(g, [&] { return detail::try_shared_lock(*reader.engine, lock); })) return false;
   ReadPlan mine{};
   FreshViews fresh;
   FilledViews filled{};
-  bool is_planned = true;
-  if (begin < end) {
-    // What a worker remembers is for its leader alone.
-    ReaderContext context = reader;
-    context.known = nullptr;
-    const u32 inside = begin - whole.plan.from;
-    const ReadRange part{whole.range.inode, whole.range.offset + inside, end - begin};
-    u8* const destination = whole.plan.destination + inside;
-    is_planned = plan_read(context, part, destination, &mine, &fresh, &filled) == PlannedRead::page &&
-                 GPU4FS_MUTANT(long_read_mixed, mine.version == whole.plan.version, true) &&
-                 mine.lock == whole.plan.lock && mine.to - mine.from == end - begin;
-  }
-  if (!g.all(is_planned)) return false;
+  const u64 version = load<Order::relaxed, Scope::engine>(&lock.version);
+  bool is_planned = GPU4FS_MUTANT(long_read_outdated, version == reader.views->long_read.plan.version, true) &&
+                    detail::plan_long_read(reader, g.rank(), &mine, &fresh, &filled);
+  is_planned = g.all(is_planned);
   // One of the chunks is enough.
   if (g.any(g.leader() && filled.has_chunk)) detail::remember(g, reader, fresh, g.leader() ? filled : FilledViews{});
-  const u32 set = g.ballot(begin < end);
-  return move_set(g, reader.views->root, mine, set, false, lane_copy) == set;
+  const u32 set = g.ballot(mine.destination != nullptr);
+  const bool is_moved = is_planned && detail::move_locked(g, reader.views->root, mine, set);
+  g.sync();
+  on_leader(g, [&] { detail::release_lock(*reader.engine, lock, LockMode::shared); });
+  return is_moved;
 }
 
 }  // namespace gpu4fs::engine

@@ -21,7 +21,7 @@ namespace gpu4fs::engine {
 struct FileView {
   u64 number;  // 0: the view is empty
   u64 era;
-  const CommandLock* lock;
+  CommandLock* lock;
   u64 version;
   u64 size_bytes;
   u64 fresh_until_ns;                 // of now_monotonic_ns(): no read changes the access time before
@@ -44,7 +44,7 @@ struct ChunkView {
 struct InodeView {
   u64 number;
   const format::Inode* inode;  // in its page; nullptr: not found, or a command is changing it
-  const CommandLock* lock;
+  CommandLock* lock;
   u64 version;  // of the lock, loaded before any part of the inode
 };
 
@@ -116,7 +116,7 @@ struct ReadPlan {
   u8* destination;
   u32 from;  // bytes [from, to) of the page; of a long read: from the first page's beginning on
   u32 to;
-  const CommandLock* lock;
+  CommandLock* lock;
   u64 version;
 };
 
