@@ -56,13 +56,14 @@ struct PageKeys {
   u64 words[5];
   u64 scramble;
   u64 merge;
+  u64 accumulator;  // at the beginning
 };
 
 // May be called before the page is there, so the loads of both are on their way together.
 template <class Group>
 GPU4FS_FN PageKeys page_keys(Group g, u64 seed) {
   if constexpr (Group::size() == 1) {
-    return PageKeys{seed, {}, 0, 0};
+    return PageKeys{seed, {}, 0, 0, 0};
   } else {
     const u32 pair = g.rank() % 4;
     const u32 first_word = g.rank() / 4 + 2 * pair;
@@ -72,7 +73,8 @@ GPU4FS_FN PageKeys page_keys(Group g, u64 seed) {
         {seeded_word(first_word, seed), seeded_word(first_word + 1, seed), seeded_word(first_word + 8, seed),
          seeded_word(first_word + 9, seed), seeded_word(first_word + 10, seed)},
         seeded_word(scramble_offset / 8 + index, seed),
-        seeded_bytes(merge_offset + 8 * index, seed)};
+        seeded_bytes(merge_offset + 8 * index, seed),
+        initial_accumulator(index)};
   }
 }
 
@@ -116,7 +118,7 @@ GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, const xx
     const auto by_parity = xxh3::halve(g, by_block, 8);
     // Rank r has the sum of block r / 8, accumulator `index`.
     const u64 sum = xxh3::halve(g, by_parity, 4).values[0];
-    u64 accumulator = xxh3::initial_accumulator(index);
+    u64 accumulator = keys.accumulator;
     GPU4FS_UNROLL
     for (u32 block = 0; block < xxh3::page_block_count; ++block) {
       accumulator += g.shuffle(sum, 8 * block + 4 * parity + pair);

@@ -25,8 +25,8 @@
 // (engine/optimistic/version.hpp) need two things: the version grows before the bit is cleared, and the bit is visible
 // before the first change. acquire_command_lock() has a fence for the second.
 //
-// A reader without a command (try_shared_lock) takes the lock only if it need not wait. If it is transient, it leaves as
-// a holder does, because it joins no queue: if it was the last one in a word with a queue, it hands the lock over.
+// A reader without a command (try_shared_lock) takes the lock only if it need not wait. If it is transient, it leaves
+// as a holder does, because it joins no queue: if it was the last one in a word with a queue, it hands the lock over.
 //
 // A command waits for at most one lock, the last one in its `locks`. The callers keep the lock order (rename,
 // directories parent before child, others by number). All functions here run on one rank.

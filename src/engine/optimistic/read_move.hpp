@@ -79,18 +79,24 @@ GPU4FS_FN GPU4FS_NOINLINE u32 move_set(Group g, const RootView& root, const Read
   };
   u32 given = 0;
   detail::LoadedPage<Group> next = load_of(count_trailing_zeros(set));
+  // The fence below empties the first-level cache, so the keys are on their way together with their page, too.
+  xxh3::PageKeys next_keys = xxh3::page_keys(g, g.shuffle(mine.address, count_trailing_zeros(set)));
   for (u32 left = set; left != 0;) {
     const u32 rank = count_trailing_zeros(left);
     left &= left - 1;
     const detail::LoadedPage<Group> page = next;
-    if (left != 0) next = load_of(count_trailing_zeros(left));
+    const xxh3::PageKeys keys = next_keys;
+    if (left != 0) {
+      next = load_of(count_trailing_zeros(left));
+      next_keys = xxh3::page_keys(g, g.shuffle(mine.address, count_trailing_zeros(left)));
+    }
     const ReadPlan plan = g.shuffle(mine, rank);
     bool is_given = false;
     if (plan.page == nullptr) {
       is_given = detail::give_zeros(g, plan);
     } else {
       // The fence waits for all loads, also for those of the next page. So the hash comes before it.
-      const bool matches = detail::has_checksum(g, root, xxh3::page_keys(g, plan.address), page);
+      const bool matches = detail::has_checksum(g, root, keys, page);
       end_reading();
       is_given = detail::give_loaded(g, plan, page, matches, look_again(*plan.lock));
     }
