@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/atomics.hpp"
 #include "base/bits.hpp"
 #include "base/check.hpp"
 
@@ -26,8 +27,10 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   GPU4FS_CHECK(is_aligned(request.memory, page_size));
   GPU4FS_CHECK_LE(layout.depth_log2, ring::ring_depth_log2_max);
   GPU4FS_CHECK_GE(layout.depth_log2, 1u);
-  // Workers read `phase` at any time, and all other fields only while the session is open.
-  session.poll_word = 0;
+  // Workers read `phase` at any time. Workers of kernels acquire nothing when they look at it, so these may read
+  // `poll_word` together with its stores. Workers read all other fields only after they have acquired that the session
+  // is open.
+  store<Order::relaxed, Scope::engine>(&session.poll_word, u64{0});
   session.in_flight = 0;
   std::fill(std::begin(session.buffers), std::end(session.buffers), SessionBuffer{});
   session.trusted = request.trusted ? 1 : 0;
