@@ -122,6 +122,9 @@ class WarpEngine final : public engine::EngineHost {
   bool has_commands(u32 session) const {
     return load<Order::acquire, Scope::engine>(&engine_->sessions[session].in_flight) != 0;
   }
+  bool is_internal(u32 session) const {
+    return session != engine::session_max && engine_->sessions[session].internal != 0;
+  }
   void request_exit() { store<Order::release, Scope::system>(&engine_->service.exit_requested, 1u); }
 
   // No kernel runs between the two. Pairs may be nested.
@@ -166,8 +169,11 @@ class WarpEngine final : public engine::EngineHost {
         continue;
       }
       engine::worker_sweep(g, *engine_);
-      // Looks are slow here, and clients may wait for this warp at other rings: the next look at this one is the last.
+      // Looks are slow here, and clients may wait for this warp at other rings. So the next step at this ring is the
+      // last, and a single look if the ring is the management process's. At a client's ring it must be a quiet step:
+      // only these use the places that the warp remembers.
       worker.held_polls = engine::detail::polls_per_token;
+      if (is_internal(worker.held_session)) worker.ring_is_quiet = 0;
       if (was_quiet || worker.held_session == engine::session_max) on_leader(g, [&] { rest(); });
     }
     engine::worker_release(g, *engine_, worker);
