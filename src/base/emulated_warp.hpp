@@ -33,7 +33,7 @@ namespace gpu4fs {
 
 namespace detail {
 
-enum class Collective : u32 { none, sync, exchange, finish };
+enum class Collective : u32 { none, sync, exchange, ballot, finish };
 
 // The state that the 32 ranks of an emulated warp share. Two sets of slots alternate, so one barrier for each
 // collective is enough: a slot is written again only two barriers after it was read.
@@ -51,7 +51,15 @@ class EmulatedWarpState {
 
   // Returns the slots of all ranks, readable until the rank's next collective.
   const u8 (&exchange(u32 rank, const void* value, u32 bytes))[warp_size][slot_bytes] {
-    return write_and_arrive(rank, Collective::exchange, value, bytes);
+    return write_and_arrive(rank, Collective::exchange, value, bytes).bytes;
+  }
+
+  // Bit i: the predicate of rank i.
+  u32 ballot(u32 rank, bool predicate) {
+    std::atomic<u32>& mask = sets_[rank_state_[rank].set].mask;
+    // One thread runs all ranks, so this loses no bit.
+    if (predicate) mask.store(mask.load(std::memory_order_relaxed) | 1u << rank, std::memory_order_relaxed);
+    return write_and_arrive(rank, Collective::ballot, nullptr, 0).mask.load(std::memory_order_relaxed);
   }
 
  private:
@@ -61,9 +69,10 @@ class EmulatedWarpState {
   struct SlotSet {
     u8 bytes[warp_size][slot_bytes] = {};
     Collective collective[warp_size] = {};
+    std::atomic<u32> mask{0};
   };
 
-  const u8 (&write_and_arrive(u32 rank, Collective collective, const void* value, u32 bytes))[warp_size][slot_bytes] {
+  const SlotSet& write_and_arrive(u32 rank, Collective collective, const void* value, u32 bytes) {
     SlotSet& set = sets_[rank_state_[rank].set];
     rank_state_[rank].set ^= 1;
     if (value != nullptr && bytes != 0) std::memcpy(set.bytes[rank], value, bytes);
@@ -71,7 +80,7 @@ class EmulatedWarpState {
     barrier(rank);
     const u32 neighbour = (rank + 1) % warp_size;
     GPU4FS_CHECK_EQ(set.collective[neighbour], collective);
-    return set.bytes;
+    return set;
   }
 
   // One thread runs all ranks; the memory orders are for sanitizers.
@@ -79,6 +88,8 @@ class EmulatedWarpState {
     const u32 generation = generation_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == warp_size) {
       arrived_.store(0, std::memory_order_relaxed);
+      // All ranks have read the other set's mask.
+      sets_[rank_state_[rank].set].mask.store(0, std::memory_order_relaxed);
       generation_.store(generation + 1, std::memory_order_release);
       return;
     }
@@ -128,11 +139,7 @@ class EmulatedWarp {
     return shuffle(value, source_rank < warp_size ? source_rank : rank_);
   }
 
-  u32 ballot(bool predicate) const {
-    u32 mask = 0;
-    visit_all(predicate, [&](u32 rank, bool value) { mask |= value ? 1u << rank : 0u; });
-    return mask;
-  }
+  u32 ballot(bool predicate) const { return state_->ballot(rank_, predicate); }
 
   bool any(bool predicate) const { return ballot(predicate) != 0; }
   bool all(bool predicate) const { return ballot(predicate) == 0xffffffffu; }

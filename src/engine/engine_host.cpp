@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/atomics.hpp"
 #include "base/bits.hpp"
 #include "base/check.hpp"
 

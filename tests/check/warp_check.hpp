@@ -28,8 +28,7 @@ inline bool run_warp_check(fsck::check::CheckContext& context, const fsck::check
   }
   for (u32 i = 0; i < files.size(); ++i) devices.push_back(files[i].device(i));
   engine::HeapAllocator memory;
-  engine::EngineConfig config;
-  config.worker_count = checking_warp_count;
+  engine::EngineConfig config = WarpEngine::kernel_config({}, checking_warp_count);
   config.default_deadline_ms = 600'000;
   engine::MemorySizes sizes;
   sizes.frame_count = 64;

@@ -6,7 +6,6 @@
 #include "engine/file_fixture.hpp"
 #include "engine/file_walk.hpp"
 #include "engine/kernel_warp.hpp"
-#include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
@@ -20,38 +19,30 @@ FileEngineOptions warp_options() {
   return options;
 }
 
+// The warp stays at a quiet ring and remembers where it has found things.
 TEST(FileWarp, AgreesWithModel) {
   const FileEngineOptions options = warp_options();
   DeviceImages images;
   std::vector<ModelFile> files;
   {
     FileEngine engine(options);
+    engine.engine().config.caches_slots = 1;
+    std::optional<FileWalk<WaitingClient>> walk;
     {
-      WarpWorkers workers(engine.engine(), 1);
-      FileWalk<WaitingClient> walk(engine, 900);
-      for (u32 i = 0; i < scaled(60); ++i) ASSERT_TRUE(walk.step()) << walk.difference();
-      ASSERT_TRUE(walk.read_all() && walk.checkpoint()) << walk.difference();
-      files = walk.durable_files;
+      const KernelWarp warp(engine.engine());
+      walk.emplace(engine, 900);
+      for (u32 i = 0; i < scaled(200); ++i) ASSERT_TRUE(walk->step()) << walk->difference();
+      ASSERT_TRUE(walk->read_all() && walk->checkpoint()) << walk->difference();
+      files = walk->durable_files;
     }
     images = engine.images();
     EXPECT_EQ(engine.fs().had_error, 0u);
+    EXPECT_GT(engine.host().counters().commands_optimistic, 0u);
   }
   FileEngineOptions lane_options = options;
   lane_options.start = true;
   FileEngine after(lane_options, images);
   EXPECT_EQ(stored_difference<Client>(after, files), "");
-}
-
-// A warp that stays at a quiet ring and remembers where it has found things.
-TEST(FileWarp, AtAQuietRingAgreesWithModel) {
-  FileEngine engine(warp_options());
-  engine.engine().config.caches_slots = 1;
-  std::optional<FileWalk<WaitingClient>> walk;
-  const KernelWarp warp(engine.engine());
-  walk.emplace(engine, 901);
-  for (u32 i = 0; i < scaled(120); ++i) ASSERT_TRUE(walk->step()) << walk->difference();
-  ASSERT_TRUE(walk->read_all()) << walk->difference();
-  EXPECT_GT(engine.host().counters().commands_optimistic, 0u);
 }
 
 }  // namespace

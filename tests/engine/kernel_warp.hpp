@@ -1,6 +1,7 @@
 // Emulated warps that work as a service kernel's do.
 #pragma once
 
+#include <chrono>
 #include <thread>
 
 #include "base/emulated_warp.hpp"
@@ -19,7 +20,9 @@ class KernelWarp {
             engine::WorkerState worker = engine::WorkerState::make(warp);
             worker.keeps_token = 1;
             while (!on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
-              engine::kernel_step(g, engine, worker);
+              if (engine::kernel_step(g, engine, worker)) continue;
+              // Leaves the processor to the clients.
+              on_leader(g, [] { std::this_thread::sleep_for(std::chrono::microseconds(20)); });
             }
             engine::worker_release(g, engine, worker);
           });

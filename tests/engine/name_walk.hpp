@@ -121,8 +121,7 @@ struct NameWalkResult {
 };
 
 template <class Connection>
-NameWalkResult run_name_walk(engine::EngineHost& host, u32 steps) {
-  NameWalk<Connection> walk(host);
+NameWalkResult run_name_walk(NameWalk<Connection>& walk, u32 steps) {
   NameWalkResult result;
   for (u32 i = 0; i < steps; ++i) result.answers.push_back(walk.step());
   result.is_complete = walk.describe(format::inode_number_root, "", &result.tree);

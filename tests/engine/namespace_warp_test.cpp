@@ -1,9 +1,11 @@
 // Name commands executed by an emulated warp and by a lane: the answers and the trees are the same.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "engine/file_fixture.hpp"
+#include "engine/kernel_warp.hpp"
 #include "engine/name_walk.hpp"
-#include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
@@ -14,15 +16,20 @@ TEST(NamespaceWarp, AnswersAsALaneDoes) {
   NameWalkResult lane;
   {
     FileEngine engine;
-    lane = run_name_walk<Client>(engine, steps);
+    NameWalk<Client> walk(engine);
+    lane = run_name_walk(walk, steps);
   }
   NameWalkResult warp;
   {
     FileEngineOptions options;
     options.start = false;
     FileEngine engine(options);
-    WarpWorkers workers(engine.engine(), 1);
-    warp = run_name_walk<WaitingClient>(engine, steps);
+    engine.engine().config.caches_slots = 1;
+    std::optional<NameWalk<WaitingClient>> walk;
+    const KernelWarp worker(engine.engine());
+    walk.emplace(engine);
+    warp = run_name_walk(*walk, steps);
+    EXPECT_GT(engine.host().counters().commands_optimistic, 0u);
   }
   EXPECT_EQ(warp.answers, lane.answers);
   EXPECT_EQ(warp.tree, lane.tree);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/bits.hpp"
+#include "engine/kernel_warp.hpp"
 #include "engine/name_fixture.hpp"
-#include "engine/warp_workers.hpp"
 
 namespace gpu4fs::test::optimistic_rights_test {
 namespace {
@@ -207,7 +207,7 @@ TEST(OptimisticRightsOfSessions, WhatOneMayReadIsNotReadByAnother) {
   engine::SessionGroups groups;
   become(engine.engine(), user, identities[1], groups);
   {
-    const WarpWorkers workers(engine.engine(), 1);
+    const KernelWarp warp(engine.engine());
     const u64 file = super.create(root, "secret", 0600).result;
     std::memset(super.data(), 7, 3 * page_size);
     ASSERT_EQ(super.call(super.with_data(super.named(wire::Opcode::write, file, ""), 3 * page_size)).status,

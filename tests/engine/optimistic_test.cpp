@@ -11,9 +11,9 @@
 
 #include "engine/command_locks.hpp"
 #include "engine/gate.hpp"
+#include "engine/kernel_warp.hpp"
 #include "engine/name_fixture.hpp"
 #include "engine/optimistic/answer.hpp"
-#include "engine/warp_workers.hpp"
 
 namespace gpu4fs::test {
 namespace {
@@ -532,8 +532,8 @@ void watch_a_buffer(FileEngine& engine, bool by_warp) {
   constexpr u64 pages = 16;
   FileClient writer(engine);
   Client reader(engine, ClientOptions{.data_length = 2 * page_size, .trusted = true});
-  std::optional<WarpWorkers> workers;
-  if (by_warp) workers.emplace(engine.engine(), 1u);
+  std::optional<KernelWarp> warp;
+  if (by_warp) warp.emplace(engine.engine());
   const u64 inode = writer.create("own").result;
   const u64 other = writer.create("other").result;
   std::atomic<bool> is_over{false};

@@ -120,7 +120,10 @@ NameWalkResult walk_names(EngineChoice engine, u32 step_count) {
   {
     server::PoolServer server(serving(folder, engine));
     server.start();
-    result = run_name_walk<Client>(server.engine(), step_count);
+    {
+      NameWalk<Client> walk(server.engine());
+      result = run_name_walk(walk, step_count);
+    }
     empty_directory(server.engine(), scaled(3000));
     check(!server.engine().has_died(), "the engine lives: " + server.engine().fault_text());
   }

@@ -32,7 +32,8 @@ struct ModelOutcome {
   std::string difference;  // empty: none
   u64 steps = 0;           // executed ones, including the one with the difference
   u64 refused = 0;
-  u64 replayed = 0;  // operations that recoveries replayed
+  u64 replayed = 0;    // operations that recoveries replayed
+  u64 optimistic = 0;  // commands since the last mount that were answered without a lock
   std::string history;
 
   std::string how_to_repeat(const ModelVariant& variant) const {
@@ -129,7 +130,9 @@ ModelOutcome run_model_walk(
     if (same && i % 331 == 0) same = runner.remount();
     if (same && i % 499 == 0) same = runner.check_medium();
   }
-  same = same && runner.check_tree() && runner.check_medium() && runner.crash();
+  same = same && runner.check_tree();
+  outcome.optimistic = pool.host().counters().commands_optimistic;
+  same = same && runner.check_medium() && runner.crash();
   outcome.difference = runner.difference();
   outcome.refused = runner.refused_count();
   outcome.replayed = runner.replayed_count();

@@ -112,6 +112,7 @@ TEST_P(RandomWalk, EngineAndModelAgree) {
   const ModelVariant variant = as_asked_for(GetParam());
   const ModelOutcome outcome = run_model_walk<TestPool>(variant);
   EXPECT_EQ(outcome.difference, "") << outcome.how_to_repeat(variant);
+  EXPECT_GT(outcome.optimistic, 0u);
   if (variant.tight && variant.seed == GetParam().seed && variant.steps >= 1000) {
     EXPECT_GT(outcome.refused, 0u) << "the pool never ran full";
   }

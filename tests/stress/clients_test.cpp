@@ -162,6 +162,11 @@ std::vector<Load> loads() {
   space.pool.device_count = 1;
   space.pool.device_bytes = u64{20} << 20;
   list.push_back(space);
+  Load warps{"two_warps", 2, 200, false, {}};
+  warps.pool.warp_count = 2;
+  warps.pool.config.inline_transfer_pages = 4;
+  warps.pool.config.task_pages = 8;
+  list.push_back(warps);
   return list;
 }
 

@@ -151,7 +151,7 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
       const client::Reply reply = client_->simple(Opcode::read, inode, 0, file_bytes + 100);
       ASSERT_EQ(reply.status, Status::ok) << inode;
       ASSERT_EQ(reply.result, bytes.size()) << inode;
-      ASSERT_EQ(std::memcmp(client_->data(), bytes.data(), bytes.size()), 0) << inode;
+      ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), client_->data())) << inode;
     }
   }
   void expect_sound() {

@@ -21,8 +21,9 @@ class CpuParts {
   RecyclingAllocator& allocator() { return allocator_; }
   ring::UpcallRing* upcalls() { return upcalls_; }
   engine::EngineConfig config() const {
+    if (options_.warp_count != 0) return WarpEngine::kernel_config(options_.config, options_.warp_count);
     engine::EngineConfig config = options_.config;
-    config.worker_count = options_.worker_count + options_.warp_count + engine::session_max;
+    config.worker_count = options_.worker_count + engine::session_max;
     return config;
   }
   std::unique_ptr<engine::EngineHost> make_host(engine::Engine* engine) {
