@@ -113,10 +113,9 @@ GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, const xx
   } else {
     const u32 pair = g.rank() % 4;
     const u32 parity = g.rank() / 4 % 2;
-    const u32 index = 2 * pair + parity;
     const auto by_block = xxh3::halve(g, xxh3::sum_chunks(g, page, keys.words), 16);
     const auto by_parity = xxh3::halve(g, by_block, 8);
-    // Rank r has the sum of block r / 8, accumulator `index`.
+    // Rank r has the sum of block r / 8, accumulator 2 * pair + parity.
     const u64 sum = xxh3::halve(g, by_parity, 4).values[0];
     u64 accumulator = keys.accumulator;
     GPU4FS_UNROLL
