@@ -17,19 +17,6 @@ namespace {
 
 namespace filesystem = std::filesystem;
 
-std::string first_line(const filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-u64 device_number_in(const filesystem::path& path) {
-  unsigned major = 0;
-  unsigned minor = 0;
-  return std::sscanf(first_line(path).c_str(), "%u:%u", &major, &minor) == 2 ? makedev(major, minor) : 0;
-}
-
 filesystem::path folder_of(u64 device_number) {
   return fmt::format("/sys/dev/block/{}:{}", major(device_number), minor(device_number));
 }
@@ -97,6 +84,19 @@ bool is_removable(const filesystem::path& folder) {
 }
 
 }  // namespace
+
+std::string first_line(const filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+u64 device_number_in(const filesystem::path& path) {
+  unsigned major = 0;
+  unsigned minor = 0;
+  return std::sscanf(first_line(path).c_str(), "%u:%u", &major, &minor) == 2 ? makedev(major, minor) : 0;
+}
 
 u64 block_device_number(const std::string& path) {
   struct stat state {};

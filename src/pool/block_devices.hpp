@@ -2,12 +2,18 @@
 // the nodes in /dev; no device is opened. Host only.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/types.hpp"
 
 namespace gpu4fs::pool {
+
+// The first line of a file of sysfs, "" if it cannot be read.
+std::string first_line(const std::filesystem::path& path);
+// The device number that a file of sysfs holds as MAJOR:MINOR, 0 if there is none.
+u64 device_number_in(const std::filesystem::path& path);
 
 // The number of the block device that the path names, 0 if it names none.
 u64 block_device_number(const std::string& path);
