@@ -20,11 +20,11 @@ class Disks:
         self.folder = tempfile.mkdtemp(prefix="gpu4fs-disks-", dir=memory_folder(256 * MIB))
         self.paths = []
 
-    def add(self, size_bytes):
+    def add(self, size_bytes, *options):
         file = os.path.join(self.folder, f"disk{len(self.paths)}")
         with open(file, "wb") as image:
             image.truncate(size_bytes)
-        done = subprocess.run(["losetup", "--find", "--show", file], capture_output=True, text=True)
+        done = subprocess.run(["losetup", "--find", "--show", *options, file], capture_output=True, text=True)
         if done.returncode != 0:
             raise OSError(done.stderr.strip())
         self.paths.append(done.stdout.strip())
@@ -116,10 +116,11 @@ class BlockDevices(unittest.TestCase):
         pool.fsck()
 
     def test_a_disk_and_its_partitions_exclude_each_other(self):
-        disk = self.disks.add(64 * MIB)
+        disk = self.disks.add(64 * MIB, "--partscan")
         # From sector 2,048 on.
-        if subprocess.run(["addpart", disk, "1", "2048", str(48 * MIB // 512)], capture_output=True).returncode != 0:
-            self.skipTest("the system has no partitions of loop devices")
+        made = subprocess.run(["addpart", disk, "1", "2048", str(48 * MIB // 512)], capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest("the system has no partitions of loop devices: " + made.stderr)
         partition = disk + "p1"
         if not os.path.exists(partition):
             self.skipTest("nothing makes nodes of partitions here")
