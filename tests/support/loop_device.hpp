@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <linux/loop.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
