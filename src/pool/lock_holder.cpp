@@ -30,6 +30,18 @@ bool process_has_ended(long process) {
   return state == 'Z' || state == 'X' || (words && (flags & is_exiting) != 0);
 }
 
+// udev locks a block device while it looks at its content, for example after a program has written to it.
+bool looks_at_devices(long process) {
+  std::ifstream file(fmt::format("/proc/{}/comm", process));
+  std::string name;
+  std::getline(file, name);
+  return name == "(udev-worker)" || name == "systemd-udevd" || name == "udevd";
+}
+
+bool lets_go(long process) {
+  return process > 0 && (process_has_ended(process) || looks_at_devices(process));
+}
+
 }  // namespace
 
 bool lock_is_being_released(int descriptor) {
@@ -44,7 +56,7 @@ bool lock_is_being_released(int descriptor) {
     std::string number, kind, mode, access, place;
     long process = 0;
     if (!(words >> number >> kind >> mode >> access >> process >> place)) continue;
-    if (kind == "FLOCK" && place == wanted && (process <= 0 || !process_has_ended(process))) return false;
+    if (kind == "FLOCK" && place == wanted && !lets_go(process)) return false;
   }
   return true;
 }

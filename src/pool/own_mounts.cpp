@@ -6,15 +6,14 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "pool/block_devices.hpp"
 #include "pool/mount_table.hpp"
 
 namespace gpu4fs::pool {
@@ -31,23 +30,9 @@ std::string own_directory(u64 device_number) {
   return found == directories.end() ? "" : found->second;
 }
 
-std::string first_line(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 bool has_own_mounts() {
   const std::lock_guard guard(mutex);
   return !directories.empty();
-}
-
-// 0 if there is none.
-u64 device_number_in(const std::filesystem::path& path) {
-  unsigned major = 0;
-  unsigned minor = 0;
-  return std::sscanf(first_line(path).c_str(), "%u:%u", &major, &minor) == 2 ? makedev(major, minor) : 0;
 }
 
 // The mount that the file lies in, or nullptr if the system does not say.

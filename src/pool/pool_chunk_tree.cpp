@@ -91,7 +91,7 @@ class TreeReader {
 };
 
 // The place of a column on its device.
-struct ColumnExtent {
+struct DeviceExtent {
   u32 device_index;
   u64 begin;
   u64 end;
@@ -99,7 +99,7 @@ struct ColumnExtent {
 };
 
 void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<TreeDevice>& devices) {
-  std::vector<ColumnExtent> extents;
+  std::vector<DeviceExtent> extents;
   extents.reserve(chunks.size());
   for (const OpenedChunk& chunk : chunks) {
     const u64 length = raid::column_length(chunk.descriptor);
@@ -133,7 +133,7 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
       extents.push_back({column.device_index(), begin, begin + length, chunk.descriptor.base_address});
     }
   }
-  std::sort(extents.begin(), extents.end(), [](const ColumnExtent& a, const ColumnExtent& b) {
+  std::sort(extents.begin(), extents.end(), [](const DeviceExtent& a, const DeviceExtent& b) {
     return std::pair(a.device_index, a.begin) < std::pair(b.device_index, b.begin);
   });
   for (std::size_t i = 1; i < extents.size(); ++i) {

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -15,8 +17,10 @@
 #include <utility>
 
 #include "base/bits.hpp"
+#include "base/limits.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "device/stack/device_stack.hpp"
+#include "pool/block_devices.hpp"
 #include "pool/lock_holder.hpp"
 #include "pool/lock_wait.hpp"
 #include "pool/own_mounts.hpp"
@@ -66,6 +70,7 @@ DeviceFile& DeviceFile::operator=(DeviceFile&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(path_, other.path_);
   std::swap(size_bytes_, other.size_bytes_);
+  std::swap(medium_bytes_, other.medium_bytes_);
   std::swap(huge_page_bytes_, other.huge_page_bytes_);
   std::swap(device_number_, other.device_number_);
   std::swap(inode_number_, other.inode_number_);
@@ -125,12 +130,17 @@ DeviceFile DeviceFile::open_now(const std::string& text, Access access, Locking 
   refuse_own(spec);
   const std::string& path = spec.path;
   const bool writable = access == Access::read_write;
+  const bool claims = writable && locking != Locking::none && block_device_number(path) != 0;
   // With O_NONBLOCK the open of a pipe does not wait for its other end; inspect() then refuses it.
-  const int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
+  const int flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK;
+  const int fd = ::open(path.c_str(), flags | (claims ? O_EXCL : 0));
+  if (fd < 0 && errno == EBUSY) refuse_busy(path);
   if (fd < 0) fail(path, writable ? "cannot open for writing" : "cannot open", errno);
   DeviceFile file(fd, path);
   file.inspect();
   if (locking != Locking::none) file.lock(writable);
+  // Only root may do this. A failed write of older data of others is not a reason to refuse the device.
+  if (claims) (void)::ioctl(fd, BLKFLSBUF, 0);
   file.put_under(spec);
   return file;
 }
@@ -154,12 +164,20 @@ DeviceFile DeviceFile::create(const std::string& text, u64 size_bytes) {
 }
 
 DeviceFile DeviceFile::open_joining(const std::string& text) {
-  DeviceFile file = open(text, Access::read_only, Locking::none);
-  if (!file.is_regular()) {
-    throw PoolError(Status::invalid_argument,
-                    fmt::format("{}: is a block device; a memory device is a regular file", file.path()));
-  }
-  return file;
+  return open(text, Access::read_only, Locking::none);
+}
+
+// The kernel does not say who has claimed a block device. A gpu4fs process has locked it as well. Between the end of
+// that lock and the end of the claim the system writes what it has cached.
+void DeviceFile::refuse_busy(const std::string& path) {
+  const std::string user = find_block_device_user(block_device_number(path));
+  if (!user.empty()) throw PoolError(Status::already_mounted, fmt::format("{}: in use: it is {}", path, user));
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const DeviceFile look(fd, path);
+  const bool is_locked = fd < 0 || !lock_is_being_released(fd);
+  throw DeviceInUse(fmt::format("{}: in use: {}", path,
+                                is_locked ? "mounted or being made by another process" : "claimed by another program"),
+                    !is_locked);
 }
 
 void DeviceFile::inspect() {
@@ -173,7 +191,8 @@ void DeviceFile::inspect() {
   inode_number_ = regular_ ? state.st_ino : 0;
   const off_t end = ::lseek(fd_, 0, SEEK_END);
   if (end < 0) fail(path_, "cannot find the size", errno);
-  size_bytes_ = static_cast<u64>(end);
+  medium_bytes_ = static_cast<u64>(end);
+  size_bytes_ = regular_ ? medium_bytes_ : align_down(medium_bytes_, u64{page_size});
   struct statfs file_system {};
   if (regular_ && ::fstatfs(fd_, &file_system) == 0 &&
       static_cast<unsigned long>(file_system.f_type) == HUGETLBFS_MAGIC) {
@@ -199,14 +218,19 @@ void DeviceFile::resize(u64 size_bytes) {
   if (::ftruncate(fd_, static_cast<off_t>(size_bytes)) != 0) {
     fail(path_, fmt::format("cannot set the size to {}", size_bytes), errno);
   }
-  size_bytes_ = size_bytes;
+  size_bytes_ = medium_bytes_ = size_bytes;
   if (stack_ != nullptr && size_bytes != 0) stack_->attach(size_bytes);
 }
 
-void DeviceFile::read_at(const u64 begin, void* data, const std::size_t byte_count) const {
+void DeviceFile::read_at(u64 offset, void* data, std::size_t length) const {
+  read_medium(offset, data, length);
+  if (stack_ != nullptr && stack_->read(offset, static_cast<u8*>(data), length) != Status::ok) {
+    fail(path_, fmt::format("cannot read {} bytes at {}", length, offset), EIO);
+  }
+}
+
+void DeviceFile::read_medium(u64 offset, void* data, std::size_t length) const {
   auto* to = static_cast<u8*>(data);
-  u64 offset = begin;
-  std::size_t length = byte_count;
   if (fd_ < 0) throw PoolError(Status::no_device, fmt::format("{}: is not there", path_));
   while (length > 0) {
     const ssize_t count = ::pread(fd_, to, length, static_cast<off_t>(offset));
@@ -218,9 +242,6 @@ void DeviceFile::read_at(const u64 begin, void* data, const std::size_t byte_cou
     to += count;
     offset += static_cast<u64>(count);
     length -= static_cast<std::size_t>(count);
-  }
-  if (stack_ != nullptr && stack_->read(begin, static_cast<u8*>(data), byte_count) != Status::ok) {
-    fail(path_, fmt::format("cannot read {} bytes at {}", byte_count, begin), EIO);
   }
 }
 
@@ -271,6 +292,14 @@ void DeviceFile::zero_range(u64 offset, u64 length) {
     offset += part;
     length -= part;
   }
+}
+
+void DeviceFile::clear_end() {
+  if (regular_) return;
+  const u64 length = std::min<u64>(size_bytes_, 1 << 20);
+  zero_range(size_bytes_ - length, length);
+  const std::vector<u8> rest(medium_bytes_ - size_bytes_);
+  write_medium(size_bytes_, rest.data(), rest.size());
 }
 
 void DeviceFile::reserve_range(u64 offset, u64 length) {

@@ -5,6 +5,10 @@
 // file, in any process; readers exclude writers only (flock). All failures are PoolErrors that name
 // the path, the operation and the offset.
 //
+// A block device that is opened for writing and locked is also claimed (O_EXCL), so that others cannot mount or format
+// it, and one that is mounted, swap space or part of another device is refused. Its whole pages are used. What the
+// system has cached of it is written and dropped at that time: a disk and its partitions have caches of their own.
+//
 // Every path may have a stack of layers (device/stack/stack_spec.hpp); reads and writes then go through the stack. A
 // device `null=SIZE:` is memory of its own.
 #pragma once
@@ -48,15 +52,21 @@ class DeviceFile {
   const std::shared_ptr<device::DeviceStack>& stack() const { return stack_; }
   u64 size_bytes() const { return size_bytes_; }
   bool is_regular() const { return regular_; }
+  // With a rest of a block device that is no whole page.
+  u64 medium_bytes() const { return medium_bytes_; }
   bool is_same_file(const DeviceFile& other) const {
     return device_number_ == other.device_number_ && inode_number_ == other.inode_number_;
   }
 
   // Reads exactly `length` bytes; a short file is an error.
   void read_at(u64 offset, void* data, std::size_t length) const;
+  // The same without the stack, up to medium_bytes().
+  void read_medium(u64 offset, void* data, std::size_t length) const;
   // Writes exactly `length` bytes. hugetlbfs has no write(2), so the range is mapped temporarily.
   void write_at(u64 offset, const void* data, std::size_t length);
   void zero_range(u64 offset, u64 length);
+  // Block devices: zeros the last MiB, where disk arrays and partition tables have a part of their signatures.
+  void clear_end();
   // Regular files: allocates blocks for holes in the range, so it can be written through a mapping. Does nothing if the
   // file system does not support it.
   void reserve_range(u64 offset, u64 length);
@@ -71,6 +81,7 @@ class DeviceFile {
   DeviceFile(int fd, std::string path);
   static DeviceFile open_now(const std::string& text, Access access, Locking locking);
   static DeviceFile open_null(const device::DeviceSpec& spec);
+  static void refuse_busy(const std::string& path);
   void put_under(const device::DeviceSpec& spec);
   void inspect();
   void lock(bool exclusive) const;
@@ -80,6 +91,7 @@ class DeviceFile {
   int fd_ = -1;
   std::string path_;
   u64 size_bytes_ = 0;
+  u64 medium_bytes_ = 0;
   u64 huge_page_bytes_ = 0;  // of hugetlbfs, else 0
   dev_t device_number_ = 0;
   ino_t inode_number_ = 0;

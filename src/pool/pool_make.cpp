@@ -150,6 +150,10 @@ Candidate check_missing(const std::string& path, const MakePoolOptions& options)
   if (!std::filesystem::is_directory(parent, ignored)) {
     throw PoolError(Status::no_device, fmt::format("{}: the folder {} does not exist", path, parent.string()));
   }
+  // A file there would be memory of the kernel that looks like a disk.
+  if (std::filesystem::weakly_canonical(parent, ignored) == "/dev") {
+    throw PoolError(Status::no_device, fmt::format("{}: there is no such block device", path));
+  }
   return {path, options.size_bytes, std::nullopt};
 }
 
@@ -466,6 +470,7 @@ format::Superblock make_pool(const MakePoolOptions& options) {
   // This destroys the old content.
   for (DeviceFile& file : files) {
     file.zero_range(0, format::layout_area_offset);
+    file.clear_end();
     file.flush();
   }
   u32 height = 0;

@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/mutant.hpp"
 #include "format/format_text.hpp"
+#include "pool/block_devices.hpp"
 #include "pool/pool_checksum.hpp"
 
 namespace gpu4fs::pool {
@@ -22,7 +23,7 @@ namespace filesystem = std::filesystem;
 struct Member {
   DeviceFile file;
   SuperblockProbe probe;
-  bool was_named = true;  // otherwise it was found in the folder of a named one
+  bool was_named = true;  // otherwise it was found beside a named one
 };
 
 bool is_same_pool(const format::Superblock& a, const format::Superblock& b) {
@@ -45,22 +46,35 @@ std::string canonical_path(const std::string& path) {
   return ignored ? path : canonical.string();
 }
 
-// Files in the folder of `path` that hold a superblock of the pool, without `path` itself.
-std::vector<std::string> list_neighbours(const std::string& path, const format::Superblock& pool) {
-  std::vector<std::string> found;
+// Also for two nodes of one block device.
+bool is_same_place(const std::string& a, const std::string& b) {
+  const u64 number = block_device_number(a);
+  return canonical_path(a) == canonical_path(b) || (number != 0 && number == block_device_number(b));
+}
+
+// Where a member like `path` may be: the files in its folder; of a block device all block devices.
+std::vector<std::string> list_candidates(const std::string& path) {
+  if (block_device_number(path) != 0) return list_block_devices();
+  std::vector<std::string> candidates;
   std::error_code error;
-  const std::string own = canonical_path(path);
   const filesystem::path folder = filesystem::absolute(path, error).parent_path();
   for (filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
     const bool candidate = entry->is_regular_file(ignored) || (!ignored && entry->is_block_file(ignored));
-    if (!candidate || canonical_path(entry->path().string()) == own) continue;
+    if (candidate) candidates.push_back(entry->path().string());
+  }
+  return candidates;
+}
+
+// Files or block devices beside `path` that hold a superblock of the pool, without `path` itself. They are only read.
+std::vector<std::string> list_neighbours(const std::string& path, const format::Superblock& pool) {
+  std::vector<std::string> found;
+  for (const std::string& candidate : list_candidates(path)) {
+    if (is_same_place(candidate, path)) continue;
     try {
-      const SuperblockProbe probe = probe_superblocks(entry->path().string());
+      const SuperblockProbe probe = probe_superblocks(candidate);
       const format::Superblock* superblock = probe.newest();
-      if (superblock != nullptr && is_same_pool(*superblock, pool)) {
-        found.push_back(entry->path().string());
-      }
+      if (superblock != nullptr && is_same_pool(*superblock, pool)) found.push_back(candidate);
     } catch (const PoolError&) {
       // It is not readable, so it could not be opened as a member either.
     }
@@ -178,11 +192,12 @@ class PoolOpener {
     for (std::size_t i = 0; i < members_.size() && members_.size() < member_count(*newest_member().probe.newest());
          ++i) {
       const std::string path = members_[i].file.path();
+      const bool is_file = block_device_number(path) == 0;
       const std::string folder = filesystem::path(canonical_path(path)).parent_path().string();
-      if (!searched.insert(folder).second) continue;
+      if (!searched.insert(is_file ? folder : "block devices").second) continue;
       for (const std::string& neighbour : list_neighbours(path, first)) {
         const bool known = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
-          return canonical_path(member.file.path()) == canonical_path(neighbour);
+          return is_same_place(member.file.path(), neighbour);
         });
         if (known) continue;
         add_member(neighbour);

@@ -74,8 +74,9 @@ struct PoolProfiles {
 };
 PoolProfiles profiles_of(const OpenedPool& pool);
 
-// Paths of all members of the pool of `path` that lie in the same folder, by device index; `path` itself included.
-// Members that were not found are omitted.
+// Paths of all members of the pool of `path` that lie beside it, by device index; `path` itself included. Beside a file
+// are the files of its folder, and beside a block device the other block devices (list_block_devices()). Members that
+// were not found are omitted.
 std::vector<std::string> find_members(const std::string& path);
 
 // Writes the chosen epoch's superblock to members that lack it and flushes. Must be done before the

@@ -197,6 +197,7 @@ void prepare_replacement(OpenedPool& pool, DeviceFile& file, const DevicePart& p
   }
   if (is_new) {
     file.zero_range(0, format::layout_area_offset);
+    file.clear_end();
     file.flush();  // the old content is invalid before anything of this pool is written
   }
   copy_chunk_tree(file, pool, part);

@@ -1,6 +1,7 @@
 """A pool of memory files, made, mounted, unmounted and checked by the gpu4fs program.
 
-GPU4FS names the program. The devices are in /dev/shm if it has room, otherwise in the temporary folder.
+GPU4FS names the program. The devices are in /dev/shm if it has room, otherwise in the temporary folder. A test may name
+other devices, which exist already.
 """
 
 import filecmp
@@ -72,11 +73,11 @@ def memory_folder(needed_bytes):
 class MountedPool:
     """Use as a context manager: makes and mounts the pool, and unmounts and checks it at the end."""
 
-    def __init__(self, device_mib=128, device_count=2, options="", check=True, parent=None, mkfs=()):
+    def __init__(self, device_mib=128, device_count=2, options="", check=True, parent=None, mkfs=(), devices=None):
         require_fuse()
         self.folder = tempfile.mkdtemp(
             prefix="gpu4fs-test-", dir=parent or memory_folder(device_mib * device_count << 20))
-        self.devices = [os.path.join(self.folder, f"device{i}") for i in range(device_count)]
+        self.devices = devices or [os.path.join(self.folder, f"device{i}") for i in range(device_count)]
         self.mountpoint = os.path.join(self.folder, "mount")
         self.options = options
         self.check = check

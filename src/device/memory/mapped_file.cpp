@@ -27,16 +27,25 @@ namespace {
 
 std::string file_type(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
-  if (S_ISBLK(mode)) return "a block device";
   if (S_ISCHR(mode)) return "a character device";
-  return "not a regular file";
+  return "no regular file";
+}
+
+// The size of a disk in sectors of 512 bytes may end with a part of a page, which is not used.
+u64 block_device_size(int descriptor, const std::string& path) {
+  const off_t end = lseek(descriptor, 0, SEEK_END);
+  if (end < 0) fail(path, "cannot find its size", errno);
+  const u64 size_bytes = align_down(static_cast<u64>(end), u64{page_size});
+  if (size_bytes == 0) fail(path, "is a block device without a page: it has no medium", 0);
+  return size_bytes;
 }
 
 u64 checked_size(int descriptor, const std::string& path) {
   struct stat status;
   if (fstat(descriptor, &status) != 0) fail(path, "cannot read its size", errno);
+  if (S_ISBLK(status.st_mode)) return block_device_size(descriptor, path);
   if (!S_ISREG(status.st_mode)) {
-    fail(path, "is " + file_type(status.st_mode) + "; a memory device is a regular file", 0);
+    fail(path, "is " + file_type(status.st_mode) + "; a memory device is a regular file or a block device", 0);
   }
   const u64 size_bytes = static_cast<u64>(status.st_size);
   if (size_bytes == 0) fail(path, "is empty", 0);
@@ -56,9 +65,12 @@ void take_lock(int descriptor, const std::string& path, bool read_only) {
 }
 
 std::pair<MediumKind, u64> find_medium(int descriptor, const std::string& path) {
+  const u64 system_page = static_cast<u64>(sysconf(_SC_PAGESIZE));
+  struct stat state;
+  // The file system of a block device is that of its name, not that of its content.
+  if (fstat(descriptor, &state) == 0 && S_ISBLK(state.st_mode)) return {MediumKind::block, system_page};
   struct statfs status;
   if (fstatfs(descriptor, &status) != 0) fail(path, "cannot find its file system", errno);
-  const u64 system_page = static_cast<u64>(sysconf(_SC_PAGESIZE));
   switch (static_cast<u32>(status.f_type)) {
     case TMPFS_MAGIC:
       return {MediumKind::tmpfs, system_page};
@@ -67,6 +79,13 @@ std::pair<MediumKind, u64> find_medium(int descriptor, const std::string& path) 
     default:
       return {MediumKind::file, system_page};
   }
+}
+
+// The flag is defined for block devices only.
+int exclusive_flag(const std::string& path, const OpenOptions& options) {
+  struct stat status;
+  const bool is_block = ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode);
+  return is_block && options.lock && !options.read_only ? O_EXCL : 0;
 }
 
 }  // namespace
@@ -79,6 +98,8 @@ const char* medium_name(MediumKind kind) {
       return "hugetlbfs";
     case MediumKind::file:
       return "file";
+    case MediumKind::block:
+      return "block device";
     case MediumKind::anonymous:
       return "anonymous";
   }
@@ -87,8 +108,9 @@ const char* medium_name(MediumKind kind) {
 
 MappedFile MappedFile::open(const std::string& path, OpenOptions options) {
   const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
-  const int descriptor = ::open(path.c_str(), flags);
+  const int descriptor = ::open(path.c_str(), flags | exclusive_flag(path, options));
   if (descriptor < 0) {
+    if (errno == EBUSY) fail(path, "is in use by another mount, file system or tool", EBUSY);
     fail(path, options.read_only ? "cannot be opened" : "cannot be opened for writing", errno);
   }
   return adopt(descriptor, path, options);
@@ -179,7 +201,7 @@ void MappedFile::flush() const {
   if (stack_ != nullptr && stack_->begin_flush() != Status::ok) {
     fail(path_, "cannot be flushed: its stack of devices failed it", 0);
   }
-  if (medium_ == MediumKind::file && msync(base_, size_bytes_, MS_SYNC) != 0) {
+  if (is_on_disk() && msync(base_, size_bytes_, MS_SYNC) != 0) {
     fail(path_, "cannot be flushed", errno);
   }
   if (stack_ != nullptr) stack_->end_flush();
@@ -215,7 +237,7 @@ bool MappedFile::is_hole(u64 offset, u64 length) const {
 void MappedFile::release_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
-  if (descriptor_ < 0 || read_only_ || length == 0) return;
+  if (descriptor_ < 0 || read_only_ || length == 0 || medium_ == MediumKind::block) return;
   if (stack_ != nullptr && stack_->begin_write(offset, length) != Status::ok) return;
   (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(length));
@@ -224,7 +246,7 @@ void MappedFile::release_range(u64 offset, u64 length) const {
 
 // False, with errno set, if the medium refused.
 bool MappedFile::fill_holes(u64 offset, u64 length) const {
-  if (descriptor_ < 0 || read_only_) return true;
+  if (descriptor_ < 0 || read_only_ || medium_ == MediumKind::block) return true;
   int result;
   do {
     result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
@@ -234,7 +256,7 @@ bool MappedFile::fill_holes(u64 offset, u64 length) const {
 
 u64 MappedFile::room_bytes() const {
   struct statfs medium;
-  if (descriptor_ < 0 || fstatfs(descriptor_, &medium) != 0) return ~u64{0};
+  if (descriptor_ < 0 || medium_ == MediumKind::block || fstatfs(descriptor_, &medium) != 0) return ~u64{0};
   // A tmpfs without a limit has no blocks.
   if (medium.f_blocks == 0) return ~u64{0};
   return static_cast<u64>(medium.f_bavail) * static_cast<u64>(medium.f_bsize);
@@ -245,9 +267,10 @@ GpuRegistration MappedFile::gpu_registration() const {
     return {false, path_ + ": a device under layers like 'record' or 'fault' works with the CPU engine only"};
   }
   if (!needs_flush()) return {true, {}};
-  return {false, path_ +
-                     ": a writable mapping of a file on a disk file system cannot be registered with the GPU; "
-                     "a file on tmpfs or hugetlbfs can, and the CPU engine works with any"};
+  const char* const what = medium_ == MediumKind::block ? "a block device" : "a file on a disk file system";
+  return {false, path_ + ": a writable mapping of " + what +
+                     " cannot be registered with the GPU; a file on tmpfs or hugetlbfs can, and the CPU engine works "
+                     "with any"};
 }
 
 Device MappedFile::device(u32 index) const {

@@ -1,28 +1,40 @@
-// Files and anonymous memory as memory devices. Host only.
+// Files, block devices and anonymous memory as memory devices. Host only.
 //
-// A MappedFile owns a shared mapping of a whole regular file, its descriptor, and a lock that excludes a second mount.
-// The medium determines two properties:
+// A MappedFile owns a shared mapping of a whole regular file or block device, its descriptor, and a lock that excludes
+// a second mount. The medium determines two properties:
 //
-//   medium     flush()              GPU registration
-//   tmpfs      nothing to do        possible
-//   hugetlbfs  nothing to do        possible
-//   anonymous  nothing to do        possible
-//   file       msync(MS_SYNC)       only when mapped read-only
+//   medium        flush()              GPU registration
+//   tmpfs         nothing to do        possible
+//   hugetlbfs     nothing to do        possible
+//   anonymous     nothing to do        possible
+//   file          msync(MS_SYNC)       only when mapped read-only
+//   block device  msync(MS_SYNC)       only when mapped read-only
 //
 // A device with a stack (device/stack/device_stack.hpp) is flushed on every medium, because its layers must see the
 // flush. It is never registered with a GPU, which would access it unseen.
 //
-// A driver cannot pin writable pages of a disk file, because the file system has to know who dirties them.
+// A driver cannot pin writable pages of a disk file, because the file system has to know who dirties them. For the same
+// reason it cannot pin those of a block device.
 //
 // POSIX promises that stores through a mapping reach the medium with msync(MS_SYNC). On Linux it executes fdatasync of
-// the mapped file, including the cache flush of the device.
+// the mapped file, including the cache flush of the device. On a block device it waits for the dirty pages and then
+// sends a flush to the device (vfs_fsync_range, blkdev_fsync), so a volatile cache of the drive is flushed too.
+//
+// The pages of a block device are all its whole pages; a rest at its end is not used. It has no holes, so there is
+// nothing to reserve. It is not told which ranges are free (discard): a drive may return anything for them afterwards.
+//
+// A block device that is opened for writing and locked is opened with O_EXCL. The kernel then refuses everyone who asks
+// for exclusive use as well: mount(2), swapon(2), mkfs and fsck of other file systems, device mappers, md. A disk and
+// its partitions exclude each other too. The claim belongs to the open file description like the lock, so a descriptor
+// that open() of the pool's layer has claimed can be adopted here.
 //
 // The lock is an open file description lock (fcntl F_OFD_SETLK) over the whole file: exclusive for writing, shared for
 // reading. It vanishes with the last descriptor, so a killed process leaves none behind. It belongs to the description
 // and not to the process, so two mounts in one process exclude each other too.
 //
-// If another process truncates a mapped file, accesses beyond its end cause SIGBUS. So does an access to a hole of a
-// sparse file on a full medium; reserve_blocks() and reserve_range() prevent this.
+// If another process truncates a mapped file, accesses beyond its end cause SIGBUS. So does an access to a page that
+// the medium cannot read, or to a hole of a sparse file on a full medium; reserve_blocks() and reserve_range() prevent
+// the latter.
 #pragma once
 
 #include <memory>
@@ -45,7 +57,7 @@ class DeviceError : public std::runtime_error {
   int error_number_;
 };
 
-enum class MediumKind { tmpfs, hugetlbfs, file, anonymous };
+enum class MediumKind { tmpfs, hugetlbfs, file, block, anonymous };
 const char* medium_name(MediumKind kind);
 
 struct OpenOptions {
@@ -61,8 +73,8 @@ struct GpuRegistration {
 
 class MappedFile {
  public:
-  // Opens, locks and maps. DeviceError: the file cannot be opened, is not a regular file, is empty or not a whole
-  // number of pages, is in use (EBUSY), or cannot be mapped.
+  // Opens, locks and maps. DeviceError: the file cannot be opened, is neither a regular file nor a block device, is
+  // empty or (a file) not a whole number of pages, is in use (EBUSY), or cannot be mapped.
   static MappedFile open(const std::string& path, OpenOptions options = {});
   // The same for an open descriptor, which the object takes over (and closes even on failure); `path` is for messages.
   // The descriptor must be open for writing unless options.read_only is set.
@@ -84,7 +96,7 @@ class MappedFile {
   MediumKind medium() const { return medium_; }
   u64 page_bytes() const { return page_bytes_; }  // of the mapping; a huge page on hugetlbfs
   bool read_only() const { return read_only_; }
-  bool needs_flush() const { return (medium_ == MediumKind::file || stack_ != nullptr) && !read_only_; }
+  bool needs_flush() const { return (is_on_disk() || stack_ != nullptr) && !read_only_; }
   // Stores allocate blocks of the medium when they happen: on tmpfs, whose files are not allocated as a whole.
   bool grows_with_use() const { return medium_ == MediumKind::tmpfs && !read_only_; }
   const std::string& path() const { return path_; }
@@ -95,7 +107,7 @@ class MappedFile {
   void flush() const;
 
   // Allocates the file's holes. DeviceError with ENOSPC if the medium has no room. Does nothing if the file system does
-  // not support it (EOPNOTSUPP), for anonymous memory, and for read-only mappings.
+  // not support it (EOPNOTSUPP), for block devices, for anonymous memory, and for read-only mappings.
   void reserve_blocks() const;
   // The same for the holes in [offset, + length), which lies inside the file.
   void reserve_range(u64 offset, u64 length) const;
@@ -106,7 +118,7 @@ class MappedFile {
   // Whether the file has no data in [offset, + length); false also if the system does not tell.
   bool is_hole(u64 offset, u64 length) const;
   // Returns the blocks of the range to the medium. The range then reads as zeros, and its layers see a write of zeros.
-  // Does nothing if the system does not support it.
+  // Does nothing if the system does not support it, and for block devices.
   void release_range(u64 offset, u64 length) const;
   // Free bytes of the medium, as far as it reports them; ~0: it does not.
   u64 room_bytes() const;
@@ -121,6 +133,7 @@ class MappedFile {
   void release() noexcept;
   void put_under(std::shared_ptr<DeviceStack> stack);
   bool fill_holes(u64 offset, u64 length) const;
+  bool is_on_disk() const { return medium_ == MediumKind::file || medium_ == MediumKind::block; }
 
   std::string path_;
   u8* base_ = nullptr;

@@ -66,6 +66,7 @@ NewDevice prepare_new_device(const OpenedPool& pool, u32 index, const std::strin
   const format::DevicePart part = part_of_new(pool, index, path, file.size_bytes());
   if (file.is_regular()) file.reserve_range(0, part.chunk_area_offset);
   file.zero_range(0, format::layout_area_offset);
+  file.clear_end();
   file.zero_range(part.chunk_map_offset, 2 * (1 + part.chunk_map_pages) * page_size);
   file.flush();
   const int descriptor = ::fcntl(file.fd(), F_DUPFD_CLOEXEC, 3);
