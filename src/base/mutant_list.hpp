@@ -55,6 +55,8 @@
   X(gate_not_drained, engine, "Gate.*", "A snapshot is taken while a commit is half done.")                           \
   X(failed_checkpoint_goes_on, system, "GroupCommit.FailedFlushIsToldToEverybody",                                    \
     "A pool takes changes after a checkpoint that could not be written.")                                             \
+  X(change_beside_checkpoint, server, "CommitTimerTest.*",                                                            \
+    "A change that ends during a checkpoint waits for the next command.")                                             \
   X(dirty_pages_evicted, fs, "PagesTable.*:PagesWalk.*:NamesEvicted.*",                                               \
     "Changed metadata pages are dropped from memory.")                                                                \
   X(loss_not_recorded, system, "LostDevices.*", "Superblocks do not say that a device has missed writes.")            \

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/host/log.hpp"
+#include "base/mutant.hpp"
 #include "fmt/format.h"
 
 namespace gpu4fs::server {
@@ -40,7 +41,9 @@ void CommitTimer::run(CommitPace pace) {
     const u64 commands = engine.counters().commands_completed;
     if (commands != commands_seen) {
       const Status status = host_.command(wire::Opcode::checkpoint, 0).status;
-      commands_seen = engine.counters().commands_completed;
+      // The checkpoint is a command itself. Others that have ended meanwhile may not be part of it.
+      const u64 own = status == Status::engine_died ? 0 : 1;
+      commands_seen = GPU4FS_MUTANT(change_beside_checkpoint, commands + own, engine.counters().commands_completed);
       if (status != Status::ok && !death_.is_reported()) {
         log(LogLevel::error, fmt::format("a checkpoint was not written: {}", status_text(status)));
       }

@@ -73,6 +73,20 @@ TEST_F(CommitTimerTest, LeavesAPoolAloneThatGotNoCommand) {
   EXPECT_EQ(host_.commands().all().size(), 2u);
 }
 
+// A command that ends during a checkpoint may have come too late for it.
+TEST_F(CommitTimerTest, WritesAChangeBesideACheckpointWithTheNextOne) {
+  std::atomic<bool> is_first{true};
+  answer_ = [&](const wire::Command&) {
+    if (is_first.exchange(false)) pool_.engine().complete(1);
+    return ring::Completion{};
+  };
+  start();
+  EXPECT_TRUE(host_.commands().wait_for(2, checkpoints));
+  ASSERT_TRUE(wait_for_looks());
+  EXPECT_EQ(host_.commands().count(checkpoints), 2u);
+  timer_.stop();
+}
+
 TEST_F(CommitTimerTest, TriesACheckpointAgainAfterTheNextCommand) {
   testing::internal::CaptureStderr();
   answer_ = [](const wire::Command&) { return ring::Completion{Status::io_error, 0}; };
