@@ -127,9 +127,12 @@ GPU4FS_FN inline bool plan_long_read(const ReaderContext& reader, u32 rank, Read
 // Moves the pages of the ranks in `set`, which nobody changes meanwhile. False: one of them is damaged. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const ReadPlan& mine, u32 set) {
+  // As numbers: a compiler took the emulated warp's copy of a pointer for what it points to.
+  const auto own_page = reinterpret_cast<std::uintptr_t>(mine.page);
+  const auto own_destination = reinterpret_cast<std::uintptr_t>(mine.destination);
   const auto load_of = [&](u32 rank) {
-    const u8* const page = g.shuffle(mine.page, rank);
-    return page == nullptr ? PageRegisters<Group>{} : load_aligned_page(g, page);
+    const std::uintptr_t page = g.shuffle(own_page, rank);
+    return page == 0 ? PageRegisters<Group>{} : load_aligned_page(g, reinterpret_cast<const u8*>(page));
   };
   // Each rank loads the checksum of its page.
   const u64 own = mine.page == nullptr ? 0 : load_shared_16(mine.descriptor).low;
@@ -140,10 +143,10 @@ GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const 
     PageRegisters<Group> page = next;
     if (left != 0) next = load_of(count_trailing_zeros(left));
     const u64 address = g.shuffle(mine.address, rank);
-    u8* const destination = g.shuffle(mine.destination, rank);
+    u8* const destination = reinterpret_cast<u8*>(g.shuffle(own_destination, rank));
     const ByteRange range{g.shuffle(mine.from, rank), g.shuffle(mine.to, rank)};
     const u64 checksum = g.shuffle(own, rank);
-    if (g.shuffle(mine.page, rank) == nullptr) {
+    if (g.shuffle(own_page, rank) == 0) {
       fill_bytes(g, destination, 0, range.to - range.from);
       continue;
     }
