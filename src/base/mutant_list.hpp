@@ -70,6 +70,7 @@
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
   X(place_outlives_file, engine, "KnownPages.*", "A page is read that belonged to the file before it changed.")       \
   X(long_read_outdated, engine, "LongReads.*", "A long read follows the plan of an earlier state of its file.")       \
+  X(long_read_unverified, engine, "LongReads.*", "A long read gives bytes of a damaged page.")                        \
   X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \
     "With strict access times a read is not noted, because one at the same time was.")                                \
   X(walk_checks_its_end_alone, engine, "OptimisticNames.*", "A path is found that never existed.")                    \

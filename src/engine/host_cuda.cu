@@ -298,10 +298,7 @@ void CudaEngine::Implementation::request_exit() {
 void CudaEngine::Implementation::ring_doorbell() {
   const std::lock_guard<std::mutex> guard(mutex_);
   work_announced_ = true;
-  if (supervisor_waits_ && !stopping_ && !has_died() && pause_count_ == 0) {
-    const CurrentDevice current(options_.device);
-    start_kernel();
-  }
+  if (supervisor_waits_ && !stopping_ && !has_died() && pause_count_ == 0) start_kernel();
   changed_.notify_all();
 }
 
@@ -328,15 +325,24 @@ void CudaEngine::Implementation::supervise() {
   set_asleep(true);
 }
 
-// With mutex_, when no kernel runs, nobody pauses, and the engine is not to stop.
+// With mutex_, when no kernel runs, nobody pauses, and the engine is not to stop. For any thread, whose current device
+// stays. An error is that of the kernel.
 void CudaEngine::Implementation::start_kernel() {
   work_announced_ = false;
   supervisor_waits_ = false;
   kernel_runs_ = true;
   set_asleep(false);
   launches_.fetch_add(1);
-  launch_error_ = launch_service(engine_, limits_, options_.block_count, service_stream_);
+  int device_before = 0;
+  launch_error_ = cudaGetDevice(&device_before);
+  if (launch_error_ == cudaSuccess) launch_error_ = cudaSetDevice(options_.device);
+  if (launch_error_ == cudaSuccess) {
+    launch_error_ = launch_service(engine_, limits_, options_.block_count, service_stream_);
+  }
   if (launch_error_ == cudaSuccess) launch_error_ = cudaEventRecord(ended_, service_stream_);
+  cudaSetDevice(device_before);
+  // For the server's thread, which waits for a kernel before it polls for upcalls.
+  changed_.notify_all();
 }
 
 // Waits for the end of the kernel that was started.

@@ -206,8 +206,8 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
     const auto refill = [&] {
       on_leader(g, [&] { detail::refill_cached_slots(engine, engine.worker_memory[worker.index]); });
     };
-    // Before the look at the rings, because no token is held yet. But a worker that may never get one takes no slots:
-    // when a kernel starts, all workers would contend for them.
+    // Before the look at the rings, because no token is held yet. But a worker that may never get one takes no slots,
+    // since all workers would contend for them when a kernel starts. It does so with its first token.
     if (keeps && worker.has_had_ring != 0) refill();
     const detail::RingChoice choice = detail::choose_ring(g, engine, worker.session_cursor, !keeps);
     worker.saw_descriptor = choice.saw_descriptor;

@@ -141,6 +141,13 @@ Candidate check_existing(const std::string& path, const MakePoolOptions& options
   return {path, size, std::move(file)};
 }
 
+// Whether the folder is /dev or below it.
+bool is_below_dev(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::string place = std::filesystem::weakly_canonical(folder, ignored).string() + "/";
+  return place.starts_with("/dev/");
+}
+
 Candidate check_missing(const std::string& path, const MakePoolOptions& options) {
   if (options.size_bytes == 0) {
     throw PoolError(Status::no_device, fmt::format("{}: does not exist, and no size is given to create it", path));
@@ -151,7 +158,10 @@ Candidate check_missing(const std::string& path, const MakePoolOptions& options)
     throw PoolError(Status::no_device, fmt::format("{}: the folder {} does not exist", path, parent.string()));
   }
   // A file there would be memory of the kernel that looks like a disk.
-  if (std::filesystem::weakly_canonical(parent, ignored) == "/dev") {
+  struct stat folder {};
+  struct stat devices {};
+  const bool is_known = ::stat(parent.c_str(), &folder) == 0 && ::stat("/dev", &devices) == 0;
+  if (is_known && folder.st_dev == devices.st_dev && is_below_dev(parent)) {
     throw PoolError(Status::no_device, fmt::format("{}: there is no such block device", path));
   }
   return {path, options.size_bytes, std::nullopt};

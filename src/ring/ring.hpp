@@ -50,10 +50,9 @@ GPU4FS_FN constexpr u32 vector_sequence(const Vector16& vector) {
 inline constexpr u32 fetch_row = 4;
 inline constexpr u32 fetch_max = 8;
 
-// The bytes of a command that is answered without locks. A Lane reads more of them under the lock, because without it
-// each page is copied twice.
-template <class Group>
-inline constexpr u64 unlocked_length_max = (Group::size() == 1 ? 1 : 32) * page_size;
+// The bytes of a read that a warp answers without a slot if it is alone in its ring. Longer ones, and those beside
+// other commands, are left to several workers. A Lane would have to copy each page twice.
+inline constexpr u64 long_read_max = 32 * page_size;
 
 // The result of a fetch; bit i refers to descriptor i.
 struct FetchedDescriptors {
@@ -61,8 +60,8 @@ struct FetchedDescriptors {
   u32 linked;   // valid, and the next one belongs to the same chain
   u32 plain;    // valid, and a noop without flags, names and addresses
   u32 answers;  // valid, and an upcall's answer
-  // Valid, about no more bytes than unlocked_length_max and one name, and of a kind that can be answered without locks,
-  // alone or in a chain.
+  // Valid, about no more than a page and one name, and of a kind that can be answered without locks, alone or in a
+  // chain.
   u32 unlocked;
   Vector16 units[fetch_max / fetch_row];  // of a warp: unit rank % 8 of descriptor rank / 8 of each row
 };
@@ -80,10 +79,10 @@ GPU4FS_FN constexpr bool unit_is_valid(const Vector16& value, [[maybe_unused]] u
 }
 
 // The properties of a descriptor that unit number `unit`, which is valid, shows, as bits.
-GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u64 length_max) {
+GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit) {
   const u32 word = static_cast<u32>(value.high);
   u32 facts = 0;
-  if (unit != 0 && (unit != 3 || value.low <= length_max) && (unit != 6 || word <= name_length_max)) {
+  if (unit != 0 && (unit != 3 || value.low <= page_size) && (unit != 6 || word <= name_length_max)) {
     facts |= unit_is_unlocked;
   }
   if (unit == 0) {
@@ -151,7 +150,7 @@ GPU4FS_FN inline FetchedDescriptors fetch_alone(const EngineRing& ring, u64 posi
     GPU4FS_UNROLL
     for (u32 unit = 0; unit < units_per_descriptor; ++unit) {
       const Vector16 value = copy_unit(descriptor, destination[i], unit);
-      const u32 facts = unit_facts(value, unit, unlocked_length_max<Lane>);
+      const u32 facts = unit_facts(value, unit);
       if (unit == 0) first = facts;
       all &= facts;
       is_valid = unit_is_valid(value, unit, sequence) && is_valid;
@@ -174,8 +173,8 @@ GPU4FS_FN constexpr bool is_plain(const wire::Command& command) {
          command.second_name_length == 0 && command.output == 0;
 }
 
-// FetchedDescriptors::unlocked, of a decoded command that is no part of a chain. `length_max`: the group's
-// unlocked_length_max.
+// FetchedDescriptors::unlocked, of a decoded command that is no part of a chain, if `length_max` is page_size. With
+// long_read_max also of a long read.
 GPU4FS_FN constexpr bool is_unlocked_alone(const wire::Command& command, u64 length_max) {
   const u32 flags = command.flags & ~u32{wire::command_flag_follow};
   return flags == 0 && wire::is_in(wire::commands_without_locks, command.opcode) && command.length <= length_max &&
@@ -212,8 +211,7 @@ GPU4FS_FN void judge_units(Group g, u32 count, FetchedDescriptors& fetched) {
   GPU4FS_UNROLL
   for (u32 row = 0; row < rows; ++row) {
     if (row * fetch_row >= count) break;
-    const u32 unit = g.rank() % units_per_descriptor;
-    const u32 facts = detail::unit_facts(fetched.units[row], unit, unlocked_length_max<Group>);
+    const u32 facts = detail::unit_facts(fetched.units[row], g.rank() % units_per_descriptor);
     const FetchedDescriptors seen = detail::judge_row(g, facts, fetched.valid >> row * fetch_row & 0xf);
     fetched.linked |= seen.linked << row * fetch_row;
     fetched.plain |= seen.plain << row * fetch_row;

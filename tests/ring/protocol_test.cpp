@@ -202,7 +202,7 @@ TEST(Ring, PropertiesOfUnitsAreThoseOfTheCommand) {
       ASSERT_EQ(seen.valid, 1u);
       ASSERT_EQ(seen.plain == 1, is_plain(command)) << opcode << " " << variant;
       const bool is_alone = (command.flags & chain_flags) == 0;
-      const bool is_expected = is_unlocked_alone(command, unlocked_length_max<Lane>);
+      const bool is_expected = is_unlocked_alone(command, page_size);
       ASSERT_EQ(seen.unlocked == 1 && is_alone, is_expected) << opcode << " " << variant;
       plain += seen.plain;
       unlocked += seen.unlocked;

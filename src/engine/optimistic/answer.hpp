@@ -12,8 +12,7 @@
 
 namespace gpu4fs::engine::detail {
 
-template <class Group>
-inline constexpr u32 pages_of_long_read = static_cast<u32>(ring::unlocked_length_max<Group> / page_size);
+inline constexpr u32 long_read_pages_max = static_cast<u32>(ring::long_read_max / page_size);
 
 enum class Planned : u32 {
   nothing,   // for the ordinary way
@@ -335,9 +334,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
   if (!entered.is_inside) return 0;
   GPU4FS_TRACE_POINT(gate);
-  // Longer reads of many are moved by tasks side by side.
-  const u32 read_pages_max = count == 1 ? pages_of_long_read<Group> : minimum(pages_of_long_read<Group>, 4u);
-  const ReaderContext reader{&engine, turn.session, &views, entered.era, turn.is_trusted, read_pages_max};
+  const ReaderContext reader{&engine, turn.session, &views, entered.era, turn.is_trusted, 1};
   const Answered answered = answer_inside_gate(g, reader, turn, own, wanted);
   on_leader(g, [&] {
     leave(engine, engine.step_gate);

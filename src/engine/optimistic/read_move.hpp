@@ -150,7 +150,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const 
       fill_bytes(g, destination, 0, range.to - range.from);
       continue;
     }
-    if (root.data_checksums != 0 && xxh3_registers(g, page, address) != checksum) return false;
+    const bool matches = root.data_checksums == 0 || xxh3_registers(g, page, address) == checksum;
+    if (GPU4FS_MUTANT(long_read_unverified, !matches, false)) return false;
     store_mostly_whole_page(g, page, destination, range);
   }
   return true;
@@ -163,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const 
 // a warp, inside the step gate. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& reader) {
-  static_assert(Group::size() == warp_size && ring::unlocked_length_max<Group> <= warp_size * page_size);
+  static_assert(Group::size() == warp_size && ring::long_read_max <= warp_size * page_size);
   CommandLock& lock = *reader.views->long_read.plan.lock;
   if (!on_leader(g, [&] { return detail::try_shared_lock(*reader.engine, lock); })) return false;
   ReadPlan mine{};

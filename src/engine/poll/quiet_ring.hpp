@@ -43,7 +43,7 @@ GPU4FS_FN bool answer_quiet(Group g, const ReaderContext& reader, const RingTurn
   if (g.any(ring::is_plain(own.command))) {
     if (g.leader()) ring::write_bare_completion(turn.ring, turn.position, Status::ok, 0);
   } else {
-    const bool may_be_unlocked = ring::is_unlocked_alone(own.command, ring::unlocked_length_max<Group>);
+    const bool may_be_unlocked = ring::is_unlocked_alone(own.command, ring::long_read_max);
     if (may_be_unlocked) own.places = places_of(turn, own.command);
     GPU4FS_TRACE_POINT(slot);
     copy_names(g, *turn.views, own.command, own.places.are_good ? own.places.name : nullptr, 1);
@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
   QuietCounts counts{0, 0};
   // Access times do not depend on the time that this function takes.
   const ReaderContext reader{
-      &engine,     turn.session, &views, entered.era, turn.is_trusted, pages_of_long_read<Group>, now_monotonic_ns(),
+      &engine,     turn.session, &views, entered.era, turn.is_trusted, long_read_pages_max, now_monotonic_ns(),
       &views.known};
   if (g.any(views.known.era != entered.era)) views.known.forget(g, entered.era);
   bool stays = entered.is_inside;
