@@ -167,6 +167,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& read
   static_assert(Group::size() == warp_size && ring::long_read_max <= warp_size * page_size);
   CommandLock& lock = *reader.views->long_read.plan.lock;
   if (!on_leader(g, [&] { return detail::try_shared_lock(*reader.engine, lock); })) return false;
+  // What the client has stored where the bytes go was stored before.
+  ring::acquire_payload();
   ReadPlan mine{};
   FreshViews fresh;
   FilledViews filled{};
