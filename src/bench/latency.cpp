@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -58,25 +59,26 @@ std::vector<double> time_calls(u32 count, const SmallCommand& command) {
   return samples_us;
 }
 
-// The clock does not run during the pauses.
-std::vector<double> time_waking(const SmallCommand& noop) {
+// Of a call that takes the time itself, after pauses in which the GPU falls asleep.
+std::vector<double> sample_after_pauses(const std::function<double(u32)>& call_s) {
   std::vector<double> samples_us;
   for (u32 i = 0; i < wake_calls; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
-    const double began = now_seconds();
-    noop.call(i);
-    samples_us.push_back((now_seconds() - began) * 1e6);
+    samples_us.push_back(call_s(i) * 1e6);
   }
   return samples_us;
 }
 
-// The same pauses before a bare kernel's launch.
+std::vector<double> time_waking(const SmallCommand& noop) {
+  return sample_after_pauses([&](u32 i) {
+    const double began = now_seconds();
+    noop.call(i);
+    return now_seconds() - began;
+  });
+}
+
 std::string describe_bare_launch() {
-  std::vector<double> samples_us;
-  for (u32 i = 0; i < wake_calls; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));
-    samples_us.push_back(time_launch_s() * 1e6);
-  }
+  const std::vector<double> samples_us = sample_after_pauses([](u32) { return time_launch_s(); });
   return fmt::format("a bare kernel's launch: {:.0f} us", percentile(samples_us, 0.5));
 }
 

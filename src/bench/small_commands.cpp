@@ -52,7 +52,7 @@ SmallCommands::SmallCommands(server::PoolServer& server)
        nullptr},
       {"read-4k", "read of 4 KiB", [this](u32) { read_pages(1); },
        [this] { check_pattern(client_.buffer(), pattern_file, page_, 1); }},
-      // The longest read that a GPU answers without the file's lock, and a longer one.
+      // The longest read that a GPU answers without a command slot, and a longer one.
       {"read-128k", "read of 128 KiB", [this](u32) { read_pages(32); },
        [this] { check_pattern(client_.buffer(), pattern_file, page_, 32); }},
       {"read-132k", "read of 132 KiB", [this](u32) { read_pages(33); },

@@ -161,10 +161,12 @@ GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 ind
   release_slot(engine, memory, index);
 }
 
-GPU4FS_FN inline void count_completion(WorkerMemory& memory, Status status) {
-  WorkerCounters& counters = memory.counters;
-  add_as_only_writer<Scope::engine>(&counters.commands_completed, u64{1});
-  if (status != Status::ok) add_as_only_writer<Scope::engine>(&counters.commands_failed, u64{1});
+// Of the completed commands, `optimistic` were answered by engine/optimistic/, and `failed` with an error. Leader only.
+GPU4FS_FN inline void count_completed(WorkerCounters& counters, u32 completed, u32 optimistic, u32 failed) {
+  if (completed == 0) return;
+  add_as_only_writer<Scope::engine>(&counters.commands_completed, u64{completed});
+  if (optimistic != 0) add_as_only_writer<Scope::engine>(&counters.commands_optimistic, u64{optimistic});
+  if (failed != 0) add_as_only_writer<Scope::engine>(&counters.commands_failed, u64{failed});
 }
 
 // Answers the client. Leader only, after a g.sync().
@@ -174,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, WorkerMemory
   ring::write_completion(session.ring, c.ring_position, status, result);
   subtract<Scope::engine>(&session.in_flight, 1u);
   wake_client(session);
-  count_completion(memory, status);
+  count_completed(memory.counters, 1, 0, status != Status::ok ? 1 : 0);
 }
 
 // The part that such a command has committed remains, whatever ends the command: the engine may end it after a deadline

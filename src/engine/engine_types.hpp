@@ -110,7 +110,7 @@ struct WorkerCounters {
   alignas(cache_line) u64 commands_started;
   u64 commands_completed;
   u64 commands_failed;
-  u64 commands_optimistic;  // completed ones that were answered without a lock (engine/optimistic/)
+  u64 commands_optimistic;  // completed ones that engine/optimistic/ answered
   u64 descriptors_rejected;
 };
 static_assert(sizeof(WorkerCounters) == cache_line);

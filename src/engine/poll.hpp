@@ -32,7 +32,7 @@ GPU4FS_FN Taken answer_plain(Group g, WorkerMemory& memory, Session& session, u6
   if (g.rank() < count) ring::write_bare_completion(session.ring, position + g.rank(), Status::ok, 0);
   on_leader(g, [&] {
     add_as_only_writer<Scope::engine>(&memory.counters.commands_started, u64{count});
-    add_as_only_writer<Scope::engine>(&memory.counters.commands_completed, u64{count});
+    count_completed(memory.counters, count, 0, 0);
     wake_client(session);
   });
   return Taken{no_command, 0, count, 1};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/limits.hpp"
-#include "device/memory/mapped_file.hpp"
+#include "device/open_error.hpp"
 #include "support/loop_device.hpp"
 
 namespace gpu4fs::device {
@@ -17,15 +17,6 @@ namespace {
 
 constexpr u64 page_count = 64;
 constexpr u64 sector_bytes = 512;
-
-std::string open_problem(const std::string& path, OpenOptions options = {}) {
-  try {
-    MappedFile::open(path, options);
-  } catch (const DeviceError& error) {
-    return error.what();
-  }
-  return {};
-}
 
 TEST(BlockDevice, whole_pages_are_used) {
   const test::LoopDevice disk(page_count * page_size + 3 * sector_bytes);
@@ -40,7 +31,7 @@ TEST(BlockDevice, whole_pages_are_used) {
 TEST(BlockDevice, without_a_page_is_refused) {
   const test::LoopDevice disk(sector_bytes);
   GPU4FS_REQUIRE_LOOP(disk);
-  EXPECT_NE(open_problem(disk.path()).find("has no medium"), std::string::npos) << open_problem(disk.path());
+  EXPECT_NE(test::open_error(disk.path()).find("has no medium"), std::string::npos) << test::open_error(disk.path());
 }
 
 TEST(BlockDevice, flush_reaches_the_medium) {
@@ -81,9 +72,9 @@ TEST(BlockDevice, one_writer_excludes_others_and_readers_share) {
   GPU4FS_REQUIRE_LOOP(disk);
   {
     const MappedFile writer = MappedFile::open(disk.path());
-    EXPECT_NE(open_problem(disk.path()).find("in use"), std::string::npos);
-    EXPECT_NE(open_problem(disk.path(), {.read_only = true}).find("in use"), std::string::npos);
-    EXPECT_EQ(open_problem(disk.path(), {.read_only = true, .lock = false}), "");
+    EXPECT_NE(test::open_error(disk.path()).find("in use"), std::string::npos);
+    EXPECT_NE(test::open_error(disk.path(), {.read_only = true}).find("in use"), std::string::npos);
+    EXPECT_EQ(test::open_error(disk.path(), {.read_only = true, .lock = false}), "");
     // What mount(2) and the mkfs of other file systems do.
     EXPECT_EQ(::open(disk.path().c_str(), O_RDWR | O_EXCL | O_CLOEXEC), -1);
     EXPECT_EQ(errno, EBUSY);
@@ -92,8 +83,8 @@ TEST(BlockDevice, one_writer_excludes_others_and_readers_share) {
         MappedFile::adopt(::fcntl(writer.descriptor(), F_DUPFD_CLOEXEC, 3), disk.path(), {.read_only = false}));
   }
   const MappedFile reader = MappedFile::open(disk.path(), {.read_only = true});
-  EXPECT_EQ(open_problem(disk.path(), {.read_only = true}), "");
-  EXPECT_NE(open_problem(disk.path()).find("in use"), std::string::npos);
+  EXPECT_EQ(test::open_error(disk.path(), {.read_only = true}), "");
+  EXPECT_NE(test::open_error(disk.path()).find("in use"), std::string::npos);
 }
 
 TEST(BlockDevice, claim_of_others_is_respected) {
@@ -101,10 +92,10 @@ TEST(BlockDevice, claim_of_others_is_respected) {
   GPU4FS_REQUIRE_LOOP(disk);
   const int other = ::open(disk.path().c_str(), O_RDWR | O_EXCL | O_CLOEXEC);
   ASSERT_GE(other, 0);
-  const std::string error = open_problem(disk.path());
+  const std::string error = test::open_error(disk.path());
   EXPECT_EQ(error.find(disk.path() + ": is in use by another mount"), 0u) << error;
   ::close(other);
-  EXPECT_EQ(open_problem(disk.path()), "");
+  EXPECT_EQ(test::open_error(disk.path()), "");
 }
 
 }  // namespace

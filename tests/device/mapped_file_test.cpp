@@ -18,6 +18,7 @@
 
 #include "base/limits.hpp"
 #include "device/memory/memory_device.hpp"
+#include "device/open_error.hpp"
 
 namespace gpu4fs::device {
 namespace {
@@ -51,15 +52,6 @@ class TemporaryFile {
 };
 
 constexpr u64 file_bytes = 64 * page_size;
-
-std::string error_of(const std::string& path, OpenOptions options = {}) {
-  try {
-    MappedFile::open(path, options);
-  } catch (const DeviceError& error) {
-    return error.what();
-  }
-  return {};
-}
 
 TEST(MappedFile, tmpfs_needs_no_flush_and_can_be_registered) {
   TemporaryFile file("/dev/shm", file_bytes);
@@ -122,18 +114,18 @@ TEST(MappedFile, second_writer_is_refused_and_readers_share) {
   TemporaryFile file("/dev/shm", file_bytes);
   {
     const MappedFile writer = MappedFile::open(file.path());
-    EXPECT_NE(error_of(file.path()).find("in use"), std::string::npos);
-    EXPECT_NE(error_of(file.path(), {.read_only = true}).find("in use"), std::string::npos);
-    EXPECT_EQ(error_of(file.path(), {.read_only = true, .lock = false}), "");
+    EXPECT_NE(test::open_error(file.path()).find("in use"), std::string::npos);
+    EXPECT_NE(test::open_error(file.path(), {.read_only = true}).find("in use"), std::string::npos);
+    EXPECT_EQ(test::open_error(file.path(), {.read_only = true, .lock = false}), "");
     const pid_t child = fork();
-    if (child == 0) _exit(error_of(file.path()).empty() ? 1 : 0);
+    if (child == 0) _exit(test::open_error(file.path()).empty() ? 1 : 0);
     int status = -1;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
   }
   const MappedFile reader = MappedFile::open(file.path(), {.read_only = true});
-  EXPECT_EQ(error_of(file.path(), {.read_only = true}), "");
-  EXPECT_NE(error_of(file.path()).find("in use"), std::string::npos);
+  EXPECT_EQ(test::open_error(file.path(), {.read_only = true}), "");
+  EXPECT_NE(test::open_error(file.path()).find("in use"), std::string::npos);
 }
 
 TEST(MappedFile, lock_ends_with_a_killed_process) {
@@ -149,11 +141,11 @@ TEST(MappedFile, lock_ends_with_a_killed_process) {
   }
   char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  EXPECT_NE(error_of(file.path()), "");
+  EXPECT_NE(test::open_error(file.path()), "");
   ASSERT_EQ(kill(child, SIGKILL), 0);
   int status;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(error_of(file.path()), "");
+  EXPECT_EQ(test::open_error(file.path()), "");
   close(ready[0]);
   close(ready[1]);
 }
@@ -161,11 +153,11 @@ TEST(MappedFile, lock_ends_with_a_killed_process) {
 TEST(MappedFile, says_what_is_wrong_with_a_path) {
   TemporaryFile odd("/dev/shm", page_size + 1);
   TemporaryFile empty("/dev/shm", 0);
-  EXPECT_NE(error_of(odd.path()).find("not a multiple of 4096"), std::string::npos);
-  EXPECT_NE(error_of(empty.path()).find("is empty"), std::string::npos);
-  EXPECT_NE(error_of("/dev/shm/no-such-file").find("/dev/shm/no-such-file"), std::string::npos);
-  EXPECT_NE(error_of("/dev/shm", {.read_only = true}).find("a directory"), std::string::npos);
-  EXPECT_NE(error_of("/dev/null").find("a character device"), std::string::npos);
+  EXPECT_NE(test::open_error(odd.path()).find("not a multiple of 4096"), std::string::npos);
+  EXPECT_NE(test::open_error(empty.path()).find("is empty"), std::string::npos);
+  EXPECT_NE(test::open_error("/dev/shm/no-such-file").find("/dev/shm/no-such-file"), std::string::npos);
+  EXPECT_NE(test::open_error("/dev/shm", {.read_only = true}).find("a directory"), std::string::npos);
+  EXPECT_NE(test::open_error("/dev/null").find("a character device"), std::string::npos);
 }
 
 TEST(MappedFile, reserve_blocks_fills_holes_and_keeps_content) {

@@ -5,7 +5,7 @@
 
 #include "engine/file_fixture.hpp"
 #include "engine/file_walk.hpp"
-#include "engine/kernel_warp.hpp"
+#include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {

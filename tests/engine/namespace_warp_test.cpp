@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "engine/file_fixture.hpp"
-#include "engine/kernel_warp.hpp"
 #include "engine/name_walk.hpp"
+#include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/kernel_warp.hpp"
 #include "engine/name_fixture.hpp"
+#include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test::optimistic_batch_test {

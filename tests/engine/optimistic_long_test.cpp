@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/file_fixture.hpp"
-#include "engine/kernel_warp.hpp"
 #include "engine/optimistic/answer.hpp"
+#include "engine/warp_workers.hpp"
 #include "support/group_runner.hpp"
 #include "support/test_scale.hpp"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/bits.hpp"
-#include "engine/kernel_warp.hpp"
 #include "engine/name_fixture.hpp"
+#include "engine/warp_workers.hpp"
 
 namespace gpu4fs::test::optimistic_rights_test {
 namespace {

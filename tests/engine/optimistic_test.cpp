@@ -11,9 +11,9 @@
 
 #include "engine/command_locks.hpp"
 #include "engine/gate.hpp"
-#include "engine/kernel_warp.hpp"
 #include "engine/name_fixture.hpp"
 #include "engine/optimistic/answer.hpp"
+#include "engine/warp_workers.hpp"
 
 namespace gpu4fs::test {
 namespace {

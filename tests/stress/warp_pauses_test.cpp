@@ -33,6 +33,7 @@ class WarpPauses : public ::testing::Test {
     for (u32 i = 0; i < options().warp_count; ++i) EXPECT_EQ(engine.worker_memory[i].cached_slot_count, 0u);
     const u64 gate = load<Order::relaxed, Scope::engine>(&engine.step_gate.word);
     EXPECT_EQ(engine::gate_state(gate) & ~engine::gate_closed, 0u);
+    // A warp that still worked would complete the clients' commands in this time.
     std::this_thread::sleep_for(std::chrono::microseconds(300));
     EXPECT_EQ(pool_.host().counters().commands_completed, before);
   }

@@ -82,7 +82,7 @@ class LoopDevice {
 
 }  // namespace gpu4fs::test
 
-// Ends the test as skipped where the loop device cannot be had.
+// Ends the test as skipped where the loop device cannot be had: containers and users other than root have none.
 #define GPU4FS_REQUIRE_LOOP(device)                                                            \
   do {                                                                                         \
     if (!(device).problem().empty()) GTEST_SKIP() << "no loop device: " << (device).problem(); \

@@ -1,4 +1,5 @@
-// Commands that a worker answers directly when it takes them from the ring: no slot, no lock, no waiting.
+// Commands that a worker answers directly when it takes them from the ring: no slot, no waiting, and no lock except
+// that a long read holds its file's, shared.
 //
 // Each rank plans one command. All ranks together move the pages, one command after the other. A command that is not
 // answered has changed nothing, and the client has seen at most some bytes of its own read. The command is then
@@ -266,14 +267,13 @@ GPU4FS_FN u32 move_reads(Group g, const ReaderContext& reader, const RingTurn& t
     if (!move_planned(g, root, plan, lane_copy)) failed = single;
   }
   if constexpr (Group::size() != 1) {
-    for (u32 left = g.ballot(mine.planned == Planned::pages) & wanted; left != 0; left &= left - 1) {
-      const u32 rank = count_trailing_zeros(left);
+    // A long read is alone in its ring, so it is the leader's.
+    if ((g.ballot(mine.planned == Planned::pages) & wanted) != 0) {
       const ReadRange range{own.command.inode, own.command.offset, own.command.length};
-      g.sync();
-      if (g.rank() == rank) reader.views->long_read = {range, mine.read};
+      if (g.leader()) reader.views->long_read = {range, mine.read};
       g.sync();
       const ReaderContext context = reader;  // only copies are in memory, because their addresses are passed on
-      if (!move_long_read(g, context)) failed |= 1u << rank;
+      if (!move_long_read(g, context)) failed = 1;
     }
   }
   return failed;
@@ -310,14 +310,6 @@ GPU4FS_FN Answered answer_inside_gate(Group g, const ReaderContext& reader, cons
   return {answered, g.ballot(mine.status != Status::ok) & answered};
 }
 
-// Of the completed commands, `optimistic` were answered without a lock, and `failed` with an error. Leader only.
-GPU4FS_FN inline void count_answered(WorkerCounters& counters, u32 completed, u32 optimistic, u32 failed) {
-  if (completed == 0) return;
-  add_as_only_writer<Scope::engine>(&counters.commands_completed, u64{completed});
-  if (optimistic != 0) add_as_only_writer<Scope::engine>(&counters.commands_optimistic, u64{optimistic});
-  if (failed != 0) add_as_only_writer<Scope::engine>(&counters.commands_failed, u64{failed});
-}
-
 // Tries the turn's first `count` commands, whose units the ranks have. Returns the set of completed commands. Uniform.
 // In a kernel this is a function of its own, because polling does not need its registers.
 template <class Group>
@@ -339,7 +331,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   on_leader(g, [&] {
     leave(engine, engine.step_gate);
     const u32 completed = popcount(answered.completed);
-    count_answered(turn.memory->counters, completed, completed, popcount(answered.failed));
+    count_completed(turn.memory->counters, completed, completed, popcount(answered.failed));
   });
   GPU4FS_TRACE_POINT(leave);
   return answered.completed;

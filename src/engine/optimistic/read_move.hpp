@@ -176,8 +176,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& read
   bool is_planned = GPU4FS_MUTANT(long_read_outdated, version == reader.views->long_read.plan.version, true) &&
                     detail::plan_long_read(reader, g.rank(), &mine, &fresh, &filled);
   is_planned = g.all(is_planned);
-  // One of the chunks is enough.
-  if (g.any(g.leader() && filled.has_chunk)) detail::remember(g, reader, fresh, g.leader() ? filled : FilledViews{});
+  // One of the views is enough.
+  detail::remember(g, reader, fresh, g.leader() ? filled : FilledViews{});
   const u32 set = g.ballot(mine.destination != nullptr);
   const bool is_moved = is_planned && detail::move_locked(g, reader.views->root, mine, set);
   g.sync();

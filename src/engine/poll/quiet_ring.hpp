@@ -101,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
     if (end.answered == 0) return;
     WorkerCounters& counters = engine.worker_memory[worker.index].counters;
     add_as_only_writer<Scope::engine>(&counters.commands_started, u64{end.answered});
-    count_answered(counters, end.answered, counts.optimistic, counts.failed);
+    count_completed(counters, end.answered, counts.optimistic, counts.failed);
   });
   worker.held_position = turn.position;
   worker.held_polls += maximum(polls, 1u);
