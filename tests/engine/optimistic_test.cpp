@@ -477,7 +477,7 @@ TEST_F(OptimisticNames, LargeDirectoriesAreSearched) {
     ASSERT_EQ(client_.lookup(inner_, "name" + std::to_string(i)).result, inodes[i]);
     ASSERT_EQ(client_.lookup(inner_, "missing" + std::to_string(i)).status, Status::not_found);
   }
-  EXPECT_GT(optimistic_count(), count_ + 2 * name_count * 9 / 10);
+  EXPECT_GT(optimistic_count(), count_ + 2 * name_count * 99 / 100);
 }
 
 TEST_F(OptimisticNames, AWalkThroughAChangedDirectoryIsRefused) {

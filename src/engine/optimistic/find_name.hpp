@@ -18,6 +18,7 @@ struct NameSeen {
 namespace detail {
 
 inline constexpr u32 slot_window = 16;
+inline constexpr u32 slot_windows_max = 3;
 
 // The entry of a name's slot. `value`: the slot as it was read.
 GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, u32 heap_begin, const fs::HashedName& name,
@@ -44,8 +45,34 @@ GPU4FS_FN inline NameSeen entry_of_slot(const u8* page, u32 heap_begin, const fs
   return {Status::ok, type, inode};
 }
 
-// Hashes spread evenly over a leaf's range, so the position of a hash can be estimated to within a few slots. A window
-// of slots around it is read at once. `bit_count`: the number of hash bits that all names of the leaf have in common.
+// Slots [first, end), end - first <= slot_window, as they were read at once.
+struct SlotWindow {
+  u64 lowest;   // of the hashes
+  u64 highest;  // of the hashes
+  bool is_found;
+  Vector16 found;  // the first slot with the hash
+};
+
+GPU4FS_FN inline SlotWindow read_window(const u8* slots, u32 first, u32 end, u64 hash) {
+  SlotWindow window{~u64{0}, 0, false, {}};
+  GPU4FS_UNROLL
+  for (u32 i = 0; i < slot_window; ++i) {
+    if (first + i >= end) continue;
+    const Vector16 slot = load_racy_16(slots + 16 * (first + i));
+    window.lowest = minimum(window.lowest, slot.low);
+    window.highest = maximum(window.highest, slot.low);
+    if (slot.low == hash && !window.is_found) {
+      window.is_found = true;
+      window.found = slot;
+    }
+  }
+  return window;
+}
+
+// Hashes spread evenly over a leaf's range, so the position of a hash can be estimated to within a few slots. Nine
+// times out of ten it is in the window around it, otherwise in the one before or behind. Windows overlap by a slot, so
+// a hash that is missing between them is seen to be missing. `bit_count`: the number of hash bits that all names of the
+// leaf have in common.
 GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, const format::DirectoryPageHeader& header, u32 bit_count,
                                        const fs::HashedName& name) {
   static_assert(sizeof(format::DirectorySlot) == 16 && offsetof(format::DirectorySlot, entry_offset) == 8);
@@ -53,26 +80,19 @@ GPU4FS_FN inline NameSeen find_in_leaf(const u8* page, const format::DirectoryPa
   const u32 count = header.entry_count;
   const u64 position = name.hash << bit_count;
   const u32 guess = static_cast<u32>((position >> 32) * count >> 32);
-  const u32 first = guess < slot_window / 2 ? 0 : guess - slot_window / 2;
-  const u32 end = minimum(first + slot_window, count);
-  u64 lowest = ~u64{0};
-  u64 highest = 0;
-  bool is_found = false;
-  Vector16 found{};
-  GPU4FS_UNROLL
-  for (u32 i = 0; i < slot_window; ++i) {
-    if (first + i >= end) continue;
-    const Vector16 slot = load_racy_16(slots + 16 * (first + i));
-    lowest = minimum(lowest, slot.low);
-    highest = maximum(highest, slot.low);
-    if (slot.low == name.hash && !is_found) {
-      is_found = true;
-      found = slot;
-    }
+  u32 first = guess < slot_window / 2 ? 0 : guess - slot_window / 2;
+  GPU4FS_NO_UNROLL
+  for (u32 windows = 0; windows < slot_windows_max; ++windows) {
+    const u32 end = minimum(first + slot_window, count);
+    const SlotWindow window = read_window(slots, first, end, name.hash);
+    if (window.is_found) return entry_of_slot(page, header.heap_begin, name, window.found);
+    const bool is_behind = GPU4FS_MUTANT(leaf_edge_ignored, end != count && window.highest < name.hash, false);
+    const bool is_before = first != 0 && window.lowest > name.hash;
+    if (!is_behind && !is_before) return {Status::not_found, 0, 0};
+    const u32 before = first < slot_window - 1 ? 0 : first - (slot_window - 1);
+    first = is_behind ? end - 1 : before;
   }
-  if (is_found) return entry_of_slot(page, header.heap_begin, name, found);
-  const bool is_inside = (first == 0 || lowest < name.hash) && (end == count || highest > name.hash);
-  return {is_inside ? Status::not_found : Status::busy, 0, 0};
+  return {Status::busy, 0, 0};
 }
 
 }  // namespace detail
