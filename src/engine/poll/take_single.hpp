@@ -51,6 +51,20 @@ GPU4FS_FN Granted read_granted(Group g, const RingTurn& turn, Grant grant) {
   return own;
 }
 
+// All commands of the grant were answered without their slots, which are where it left them. Leader only.
+GPU4FS_FN inline void return_unused(Engine& engine, const RingTurn& turn, const Grant& grant) {
+  WorkerMemory& memory = *turn.memory;
+  GPU4FS_CHECK_EQ(memory.cached_slot_count, grant.first);
+  subtract<Scope::engine>(&turn.session->in_flight, grant.count);
+  if (engine.config.caches_slots != 0) {
+    subtract<Scope::engine>(&engine.commands_active, grant.count);
+    memory.cached_slot_count += grant.count;
+  } else {
+    for (u32 i = 0; i < grant.count; ++i) release_slot(engine, memory, memory.cached_slots[grant.first + i]);
+  }
+  wake_client(*turn.session);
+}
+
 // Ends commands that need no slots: those in `answered` are completed, those in `malformed` are refused.
 template <class Group>
 GPU4FS_FN void return_granted(Group g, Engine& engine, const RingTurn& turn, const Granted& own, u32 answered,

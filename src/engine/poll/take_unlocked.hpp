@@ -36,7 +36,13 @@ GPU4FS_FN Taken take_unlocked(Group g, Engine& engine, const RingTurn& turn, con
   }
   const u32 count = maximum(grant.count, 1u);
   const u32 answered = answer_without_locks(g, engine, turn, seen, count);
-  if (grant.count != 0) return start_granted(g, engine, turn, grant, answered);
+  if (grant.count != 0) {
+    if (answered != (1u << grant.count) - 1) return start_granted(g, engine, turn, grant, answered);
+    on_leader(g, [&] { return_unused(engine, turn, grant); });
+    GPU4FS_TRACE_POINT(claims);
+    GPU4FS_TRACE_FLUSH(engine.trace);
+    return Taken{no_command, 0, grant.count, 0};
+  }
   if (answered == 0) return Taken{no_command, 0, 0, 0};
   on_leader(g, [&] {
     add_as_only_writer<Scope::engine>(&turn.memory->counters.commands_started, u64{1});
