@@ -69,6 +69,8 @@
   X(version_checked_late, engine, "Optimistic.*", "A client sees bytes that are not of its file any more.")           \
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
   X(place_outlives_file, engine, "KnownPages.*", "A page is read that belonged to the file before it changed.")       \
+  X(name_outlives_change, engine, "KnownNames.*", "A name leads to a file that it no longer names.")                  \
+  X(known_without_rights, engine, "KnownNames.*", "Everybody finds names where somebody else may search.")            \
   X(leaf_edge_ignored, engine, "OptimisticNames.*", "A name behind the slots that were read is said to be missing.")  \
   X(long_read_outdated, engine, "LongReads.*", "A long read follows the plan of an earlier state of its file.")       \
   X(long_read_unverified, engine, "LongReads.*", "A long read gives bytes of a damaged page.")                        \

@@ -183,6 +183,113 @@ TEST_F(KnownPages, ALeafOfAnotherDirectoryWithTheSameNumberIsFound) {
   expect_moved(before, find(number_, 0, 0));
 }
 
+// A worker that remembers names.
+class KnownNames : public KnownPages {
+ protected:
+  engine::ReaderContext reader(u64 era, bool is_trusted) {
+    views_.root = engine::RootView::of(engine_.fs());
+    session_.trusted = is_trusted ? 1 : 0;
+    return {&engine_.engine(), &session_, &views_, era, is_trusted, 1, 0, &views_.known};
+  }
+  // The inode that the path leads to, 0: none. As the worker does it, a second attempt follows a change.
+  u64 look_up(const std::string& path, bool is_trusted = true) {
+    const engine::Entered entered = engine::try_enter_era(engine_.engine(), engine_.engine().step_gate);
+    const engine::ReaderContext context = reader(entered.era, is_trusted);
+    wire::Command command{};
+    command.opcode = wire::Opcode::lookup_path;
+    command.inode = root;
+    command.name_length = static_cast<u16>(path.size());
+    u64 inode = 0;
+    status_ = Status::busy;
+    for (u32 attempt = 0; attempt < 2 && status_ == Status::busy; ++attempt) {
+      if (views_.known.has_changed != 0) views_.known.forget(Lane{}, entered.era);
+      status_ = engine::answer_lookup(context, command, reinterpret_cast<const u8*>(path.data()), nullptr, &inode);
+    }
+    engine::leave(engine_.engine(), engine_.engine().step_gate);
+    return inode;
+  }
+  bool is_known(u64 directory, u64 inode) const {
+    for (const auto& set : views_.known.names) {
+      for (const engine::KnownName& name : set) {
+        if (name.length != 0 && name.directory == directory && name.inode == inode) return true;
+      }
+    }
+    return false;
+  }
+  // Another inode takes the place of this one's view.
+  void forget_view(u64 number) {
+    const engine::Entered entered = engine::try_enter_era(engine_.engine(), engine_.engine().step_gate);
+    const engine::ReaderContext context = reader(entered.era, true);
+    for (u64 other = number + 1; views_.known.inode(number).number == number && other < number + 1000; ++other) {
+      const bool shares = engine::KnownPlaces::inode_place(other) == engine::KnownPlaces::inode_place(number);
+      if (shares) engine::view_inode(context, other);
+    }
+    engine::leave(engine_.engine(), engine_.engine().step_gate);
+    EXPECT_NE(views_.known.inode(number).number, number);
+  }
+
+  Status status_ = Status::ok;
+};
+
+TEST_F(KnownNames, AChangedDirectoryIsSearchedAnew) {
+  const u64 directory = names_.mkdir(root, "directory").result;
+  const u64 first = names_.create(directory, "first").result;
+  const u64 second = names_.create(directory, "second").result;
+  for (u32 i = 0; i < 40; ++i) names_.create(root, "other" + std::to_string(i));
+  for (u32 times = 0; times < 2; ++times) {
+    ASSERT_EQ(look_up("/directory/first"), first);
+    ASSERT_TRUE(is_known(root, directory));
+    ASSERT_TRUE(is_known(directory, first));
+  }
+  ASSERT_EQ(names_.rename(directory, "second", directory, "first").status, Status::ok);
+  EXPECT_EQ(look_up("/directory/first"), second);
+  // Both inodes are looked at again, but the name is still remembered.
+  ASSERT_EQ(names_.rename(directory, "first", directory, "moved").status, Status::ok);
+  ASSERT_TRUE(is_known(directory, second));
+  forget_view(directory);
+  forget_view(second);
+  EXPECT_EQ(look_up("/directory/first"), 0u);
+  EXPECT_EQ(status_, Status::not_found);
+}
+
+TEST_F(KnownNames, AFileThatGotTheNumberOfADirectoryIsNotSearched) {
+  number_ = names_.mkdir(root, "name").result;
+  names_.create(number_, "inside");
+  ASSERT_NE(look_up("/name/inside"), 0u);
+  ASSERT_EQ(names_.unlink(number_, "inside").status, Status::ok);
+  remake("name", [&] { return names_.create(root, "name"); });
+  EXPECT_EQ(look_up("/name/inside"), 0u);
+  EXPECT_EQ(status_, Status::busy);
+}
+
+// Who may not search a directory does not find what others have found there.
+TEST_F(KnownNames, RightsAreCheckedEachTime) {
+  // The root has another place among the known inodes.
+  names_.create(root, "first");
+  const u64 directory = names_.mkdir(root, "closed", 0700).result;
+  ASSERT_NE(engine::KnownPlaces::inode_place(directory), engine::KnownPlaces::inode_place(root));
+  const u64 inside = names_.create(directory, "inside").result;
+  session_.uid = 4711;
+  for (u32 times = 0; times < 2; ++times) {
+    EXPECT_EQ(look_up("/closed/inside", true), inside);
+    EXPECT_EQ(look_up("/closed/inside", false), 0u);
+    EXPECT_EQ(status_, Status::busy);
+  }
+}
+
+TEST_F(KnownNames, LongNamesAreNotRemembered) {
+  const std::string name(engine::KnownName::length_max + 1, 'n');
+  const u64 file = names_.create(root, name).result;
+  const std::string shorter = name.substr(1);
+  const u64 other = names_.create(root, shorter).result;
+  for (u32 times = 0; times < 2; ++times) {
+    EXPECT_EQ(look_up("/" + name), file);
+    EXPECT_EQ(look_up("/" + shorter), other);
+  }
+  EXPECT_FALSE(is_known(root, file));
+  EXPECT_TRUE(is_known(root, other));
+}
+
 // All pages leave memory, and their frames get other ones: what a worker remembers leads to these.
 TEST(OptimisticEviction, WhatWasRememberedIsForgottenWithThePages) {
   FileEngine engine(lone_options({.frame_count = 320}));

@@ -56,7 +56,10 @@ GPU4FS_FN inline InodeView look_at_inode(const ReaderContext& reader, u64 number
   if (!seen.is_quiet) return view;
   view.version = seen.version;
   view.inode = reinterpret_cast<const format::Inode*>(pages.data + u64{frame} * page_size) + position;
-  if (reader.known != nullptr) reader.known->inode(number) = view;
+  if (reader.known != nullptr) {
+    reader.known->inode(number) = view;
+    reader.known->directory_pages[KnownPlaces::inode_place(number)] = 0;
+  }
   return view;
 }
 

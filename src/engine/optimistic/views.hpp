@@ -12,6 +12,7 @@
 #include "format/chunk_format.hpp"
 #include "format/inode_format.hpp"
 #include "fs/fs_types.hpp"
+#include "fs/names/directory_leaf.hpp"
 #include "raid/device_loss.hpp"
 #include "ring/ring.hpp"
 
@@ -48,13 +49,36 @@ struct InodeView {
   u64 version;  // of the lock, loaded before any part of the inode
 };
 
-// Where pages and inodes were found in this era. An inode that has changed since is found out when its version is
-// checked at the end. Within an era, pages of the inode file stay where they are. A page of another file stays as long
-// as that file does not change, so its place is remembered together with the version of the file's inode.
+// A name in a directory whose inode had a version.
+struct KnownName {
+  static constexpr u32 length_max = 32;
+  u64 directory;
+  u64 version;
+  u64 hash;
+  u64 inode;   // that the name leads to
+  u32 type;    // S_IFMT >> 12
+  u32 length;  // 0: none
+  u8 bytes[length_max];
+
+  GPU4FS_FN bool is_same(const fs::HashedName& name) const {
+    if (hash != name.hash || length != name.length) return false;
+    for (u32 i = 0; i < length; ++i) {
+      if (bytes[i] != name.bytes[i]) return false;
+    }
+    return true;
+  }
+};
+
+// What was found in this era: where pages and inodes are, which inodes are directories, and names. An inode that has
+// changed since is found out when its version is checked at the end. Within an era, pages of the inode file stay where
+// they are. Everything else stays as long as the inode of its file does not change, so it is remembered together with
+// the version of that inode. It may have been read during a change: then the version is another one at the end.
 // For a worker that answers one command at a time: its leader alone reads and writes this.
 struct KnownPlaces {
   static constexpr u32 page_count = 16;
   static constexpr u32 inode_count = 16;
+  static constexpr u32 name_set_count = 8;
+  static constexpr u32 names_per_set = 2;
   struct Page {
     fs::PageKey key;
     u64 version;        // of the file's inode
@@ -65,10 +89,15 @@ struct KnownPlaces {
   u64 era;
   u32 has_changed;  // 1: an inode had another version at the end
   u32 reserved;
-  InodeView inodes[inode_count];  // number 0: none
+  InodeView inodes[inode_count];     // number 0: none
+  u64 directory_pages[inode_count];  // of the same inodes; 0: not known to be a directory
   Page pages[page_count];
+  KnownName names[name_set_count][names_per_set];  // the later one of a set first
 
-  GPU4FS_FN InodeView& inode(u64 number) { return inodes[number % inode_count]; }
+  // The first inodes of several pages have different places, because workers create inodes in pages of their own.
+  GPU4FS_FN static constexpr u32 inode_place(u64 number) { return (number + number / inode_count) % inode_count; }
+  GPU4FS_FN InodeView& inode(u64 number) { return inodes[inode_place(number)]; }
+  GPU4FS_FN KnownName* name_set(u64 hash) { return names[hash % name_set_count]; }
   GPU4FS_FN Page& page(fs::PageKey key) { return pages[(key.inode * 5 + key.level_and_index) % page_count]; }
 
   // For a group.
@@ -76,6 +105,9 @@ struct KnownPlaces {
   GPU4FS_FN void forget(Group g, u64 now_era) {
     for (u32 i = g.rank(); i < inode_count; i += Group::size()) inodes[i].number = 0;
     for (u32 i = g.rank(); i < page_count; i += Group::size()) pages[i].frame_and_one = 0;
+    for (u32 i = g.rank(); i < name_set_count; i += Group::size()) {
+      for (KnownName& name : names[i]) name.length = 0;
+    }
     if (g.leader()) {
       era = now_era;
       has_changed = 0;

@@ -49,21 +49,56 @@ struct WalkNames {
 
 namespace detail {
 
+// The number of pages of the directory. 0: it is none that the session's user surely may search.
+GPU4FS_FN inline u64 searchable_pages(const ReaderContext& reader, const InodeView& view) {
+  // What is known says nothing about rights.
+  const bool may_know = reader.known != nullptr && GPU4FS_MUTANT(known_without_rights, reader.is_trusted, true);
+  if (may_know) {
+    const u64 known = reader.known->directory_pages[KnownPlaces::inode_place(view.number)];
+    if (known != 0) return known;
+  }
+  const format::Inode directory = copy_without_content(view);
+  if (!is_usable(directory) || !fs::is_directory(directory.mode)) return 0;
+  const bool may_search = surely_may(*reader.session, directory, fs::may_execute);
+  if (GPU4FS_MUTANT(walk_needs_no_rights, !may_search, false)) return 0;
+  const u64 page_count = directory.size_bytes / page_size;
+  if (may_know) reader.known->directory_pages[KnownPlaces::inode_place(view.number)] = page_count;
+  return page_count;
+}
+
+// As find_name(), or what an earlier search has found.
+GPU4FS_FN inline NameSeen find_known_name(const ReaderContext& reader, const InodeView& directory, u64 page_count,
+                                          const fs::HashedName& name) {
+  if (reader.known == nullptr) return find_name(reader, directory, page_count, name);
+  KnownName* const set = reader.known->name_set(name.hash);
+  for (u32 i = 0; i < KnownPlaces::names_per_set; ++i) {
+    const bool is_current = GPU4FS_MUTANT(name_outlives_change, set[i].version == directory.version, true);
+    if (set[i].directory == directory.number && is_current && set[i].is_same(name)) {
+      return {Status::ok, set[i].type, set[i].inode};
+    }
+  }
+  const NameSeen found = find_name(reader, directory, page_count, name);
+  if (found.status != Status::ok || name.length > KnownName::length_max) return found;
+  static_assert(KnownPlaces::names_per_set == 2);
+  set[1] = set[0];
+  set[0] = {directory.number, directory.version, name.hash, found.inode, found.type, name.length, {}};
+  for (u32 i = 0; i < name.length; ++i) set[0].bytes[i] = name.bytes[i];
+  return found;
+}
+
 // Finds `name` in directory `number`. Dots and invalid names are left to the ordinary way.
 GPU4FS_FN inline NameSeen walk_name(const ReaderContext& reader, u64 number, NameBytes name, SeenVersions* seen) {
   const NameSeen unknown{Status::busy, 0, 0};
   if (check_name(Lane{}, name) != Status::ok || is_dots(name) || seen->count + 1 >= walk_inodes_max) return unknown;
   const InodeView view = view_inode(reader, number);
   if (view.inode == nullptr) return unknown;
-  const format::Inode directory = copy_without_content(view);
-  if (!is_usable(directory) || !fs::is_directory(directory.mode)) return unknown;
-  const bool may_search = surely_may(*reader.session, directory, fs::may_execute);
-  if (GPU4FS_MUTANT(walk_needs_no_rights, !may_search, false)) return unknown;
+  const u64 page_count = searchable_pages(reader, view);
+  if (page_count == 0) return unknown;
   seen->add(view);
   GPU4FS_TRACE_POINT(inode);
   const fs::HashedName hashed = fs::make_name(reader.engine->fs, name.bytes, name.length);
   GPU4FS_TRACE_POINT(checks);
-  const NameSeen found = find_name(reader, view, directory.size_bytes / page_size, hashed);
+  const NameSeen found = find_known_name(reader, view, page_count, hashed);
   GPU4FS_TRACE_POINT(walk);
   return found;
 }
