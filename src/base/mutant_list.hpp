@@ -50,6 +50,9 @@
     "Pages freed behind the snapshot are given out when that checkpoint, which refers to them, is published.")        \
   X(durable_slot_overwritten, space, "SpaceLoad.*", "A checkpoint writes its bitmap over the one that counts.")       \
   X(lost_slot_counts, space, "SpaceLoad.*", "The bitmap of a checkpoint that never became valid counts.")             \
+  X(refused_read_goes_on, device, "Transfer.*",                                                                       \
+    "Bytes of a place that cannot be read are taken for what was written there.")                                     \
+  X(refused_write_goes_on, device, "Transfer.*", "A write that a device has refused looks as if it was done.")        \
   X(page_count_unchecked, space, "SpaceLoad.*", "A bitmap slot that was lost is not missed.")                         \
   X(descriptors_not_written, raid, "PageIo.*", "A checkpoint leaves out the checksums of pages that were written.")   \
   X(gate_not_drained, engine, "Gate.*", "A snapshot is taken while a commit is half done.")                           \

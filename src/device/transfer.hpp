@@ -1,0 +1,70 @@
+// Transfers between engine memory and devices, for what has a home in engine memory: superblocks, the log, and header
+// areas with their bitmaps, tables and descriptors. Pages of data, metadata and parities are accessed where a device
+// has them (raid/translate.hpp).
+//
+// A transfer announces its range (device/device_access.hpp), carries it out, and synchronises the group. What any rank
+// stored before a write is written; all ranks see what was read. A range may begin and end at any byte. Whoever reads
+// verifies the bytes that arrived in engine memory: the medium may change at any time.
+//
+// Uniform. Status: that of the announcement. After a failed read the destination has no meaning.
+#pragma once
+
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/copy.hpp"
+#include "base/group.hpp"
+#include "base/mutant.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "device/device_access.hpp"
+#include "device/device_types.hpp"
+#include "device/memory/memory_device.hpp"
+
+namespace gpu4fs::device {
+
+namespace detail {
+
+template <class Group>
+GPU4FS_FN Status fetch_range(Group g, const Device& device, u64 offset, u64 length, void* destination) {
+  switch (device.kind) {
+    case DeviceKind::memory:
+      copy_bytes(g, destination, memory_at(device, offset, length), length);
+      return Status::ok;
+  }
+  GPU4FS_UNREACHABLE("a kind of device without transfers");
+}
+
+template <class Group>
+GPU4FS_FN Status store_range(Group g, const Device& device, u64 offset, const void* source, u64 length) {
+  switch (device.kind) {
+    case DeviceKind::memory:
+      copy_bytes(g, memory_at(device, offset, length), source, length);
+      return Status::ok;
+  }
+  GPU4FS_UNREACHABLE("a kind of device without transfers");
+}
+
+}  // namespace detail
+
+// Reads [offset, offset + length) into engine memory.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_range(Group g, const Device& device, u64 offset, u64 length, void* destination) {
+  const Status begun = on_leader(g, [&] { return begin_read(device, offset, length); });
+  GPU4FS_TRY(GPU4FS_MUTANT(refused_read_goes_on, begun, Status::ok));
+  const Status status = detail::fetch_range(g, device, offset, length, destination);
+  g.sync();
+  return status;
+}
+
+// Writes [offset, offset + length) from engine memory, which nobody changes meanwhile.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_range(Group g, const Device& device, u64 offset, const void* source,
+                                             u64 length) {
+  const Status begun = on_leader(g, [&] { return begin_write(device, offset, length); });
+  GPU4FS_TRY(GPU4FS_MUTANT(refused_write_goes_on, begun, Status::ok));
+  const Status status = detail::store_range(g, device, offset, source, length);
+  on_leader(g, [&] { end_write(device, offset, length); });
+  return status;
+}
+
+}  // namespace gpu4fs::device
