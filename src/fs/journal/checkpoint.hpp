@@ -21,7 +21,7 @@
 
 #include "base/mutant.hpp"
 #include "device/device_access.hpp"
-#include "device/memory/memory_device.hpp"
+#include "device/transfer.hpp"
 #include "fs/pages/change.hpp"
 #include "raid/device_loss.hpp"
 #include "raid/page_run_io.hpp"
@@ -271,14 +271,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d
   format::Superblock& superblock = fs.superblocks[d];
   const u64 checksum = xxh3_page(g, &superblock, offset);
   on_leader(g, [&] { superblock.checksum = checksum; });
-  const Status begun = on_leader(g, [&] { return device::begin_write(device, offset, page_size); });
-  if (begun != Status::ok) {
-    return on_leader(g, [&] { return raid::tolerates_write_error(fs.space, d) ? Status::exists : begun; });
-  }
-  copy_bytes(g, device::memory_at(device, offset, page_size), &superblock, page_size);
-  g.sync();
-  on_leader(g, [&] { device::end_write(device, offset, page_size); });
-  return Status::ok;
+  const Status written = device::write_range(g, device, offset, &superblock, page_size);
+  if (written == Status::ok) return Status::ok;
+  return on_leader(g, [&] { return raid::tolerates_write_error(fs.space, d) ? Status::exists : written; });
 }
 
 }  // namespace detail

@@ -19,8 +19,7 @@
 #include "base/copy.hpp"
 #include "base/mutant.hpp"
 #include "base/xxh3.hpp"
-#include "device/device_access.hpp"
-#include "device/memory/memory_device.hpp"
+#include "device/transfer.hpp"
 #include "fs/fs_types.hpp"
 #include "raid/device_loss.hpp"
 #include "space/extents.hpp"
@@ -280,18 +279,13 @@ GPU4FS_FN GPU4FS_NOINLINE u64 collect_log(Group g, const FileSystem& fs, u64 fro
 
 namespace detail {
 
-// One rank of the group calls begin and end, all ranks copy.
+// A part that does not reach beyond the end of the ring.
 template <class Group>
 GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u64 length) {
   const OperationLog& log = fs.log;
   const u64 place = from % log.capacity;
   const u64 offset = on_leader(g, [&] { return fs.superblocks[device].device.log_offset + place; });
-  const device::Device& target = fs.space.devices[device];
-  GPU4FS_TRY(on_leader(g, [&] { return device::begin_write(target, offset, length); }));
-  copy_bytes(g, device::memory_at(target, offset, length), log.ring + place, length);
-  g.sync();
-  on_leader(g, [&] { device::end_write(target, offset, length); });
-  return Status::ok;
+  return device::write_range(g, fs.space.devices[device], offset, log.ring + place, length);
 }
 
 }  // namespace detail
