@@ -53,6 +53,13 @@
   X(refused_read_goes_on, device, "Transfer.*",                                                                       \
     "Bytes of a place that cannot be read are taken for what was written there.")                                     \
   X(refused_write_goes_on, device, "Transfer.*", "A write that a device has refused looks as if it was done.")        \
+  X(header_copy_unverified, raid, "Levels.*",                                                                         \
+    "A damaged copy of a bitmap counts as a good one, because another one is good.")                                  \
+  X(descriptor_copy_unverified, raid, "Levels.*",                                                                     \
+    "A damaged copy of descriptors counts as a good one, because another one is good.")                               \
+  X(descriptors_read_twice, space, "SpaceLoad.*", "Every mount reads all descriptors a second time, page by page.")   \
+  X(good_copy_overwritten, raid, "Levels.AScrubRestoresHeaderAreas",                                                  \
+    "A scrub restores copies of a header area from a damaged one.")                                                   \
   X(page_count_unchecked, space, "SpaceLoad.*", "A bitmap slot that was lost is not missed.")                         \
   X(descriptors_not_written, raid, "PageIo.*", "A checkpoint leaves out the checksums of pages that were written.")   \
   X(gate_not_drained, engine, "Gate.*", "A snapshot is taken while a commit is half done.")                           \

@@ -91,31 +91,4 @@ GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocati
   }
 }
 
-// For pages [first, first + count) of a column's header area.
-GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
-                                          u64 count) {
-  if (is_plain(space)) return Status::ok;
-  const ColumnState& state = chunk.columns[column];
-  return begin_noted_read(space, state.device, state.header_offset + first * page_size, count * page_size);
-}
-
-// On an error the column's device may have become a lost one (column_has_failed()); then the caller continues without
-// it.
-GPU4FS_FN inline Status begin_header_write(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
-                                           u64 count) {
-  if (is_plain(space)) return Status::ok;
-  const ColumnState& state = chunk.columns[column];
-  const Status status =
-      device::begin_write(space.devices[state.device], state.header_offset + first * page_size, count * page_size);
-  if (status != Status::ok) (void)tolerates_write_error(space, state.device);
-  return status;
-}
-
-GPU4FS_FN inline void end_header_write(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
-                                       u64 count) {
-  if (is_plain(space)) return;
-  const ColumnState& state = chunk.columns[column];
-  device::end_write(space.devices[state.device], state.header_offset + first * page_size, count * page_size);
-}
-
 }  // namespace gpu4fs::raid

@@ -35,7 +35,7 @@ struct ChunkBitmaps {
   u64* stable;
   u64* freed_now;
   u64* freed_old;
-  u64* staged;
+  u64* staged;  // ChunkState::descriptor_table_staged follows its pages directly, as on the medium
 };
 
 // ChunkState::presence.
@@ -43,6 +43,12 @@ inline constexpr u32 chunk_loaded = 1u << 0;      // descriptors and bitmaps are
 inline constexpr u32 chunk_accessible = 1u << 1;  // the engine may touch the columns' memory
 inline constexpr u32 chunk_erased = 1u << 2;      // the pool does not have this chunk; its place in the table is free
 inline constexpr u32 chunk_usable = chunk_loaded | chunk_accessible;
+
+// Pages of each work memory of a chunk: two copies of the longest structure of its header area that is verified as a
+// whole, which is the bitmap.
+GPU4FS_FN constexpr u64 work_pages(const format::ChunkLayout& layout) {
+  return 2 * layout.bitmap_pages;
+}
 
 struct ChunkState {
   u64 base_address;  // logical
@@ -61,8 +67,8 @@ struct ChunkState {
   u64* descriptor_dirty;                // one bit a descriptor page
   u64* descriptor_table;  // of the durable slot: one word a descriptor page, whole pages (format::descriptor_entry())
   u64* descriptor_table_staged;  // of the slot that the next checkpoint writes
-  u8* header_work;               // a page for the worker that loads or writes the header area
-  u8* scrub_work;                // a page for the worker that holds `header_scrub`
+  u8* header_work;               // work_pages() for the worker that loads or writes the header area
+  u8* scrub_work;                // as many for the worker that holds `header_scrub`
   ChunkBitmaps bitmaps;
   u32* stripe_stranded;  // by stripe: free pages that wait for the others of their stripe
   u64* rebuild_todo;     // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never

@@ -81,7 +81,7 @@ GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* ch
   return is_unbacked(space.chunks[location.chunk], location.page) ? Status::chunk_not_mapped : Status::ok;
 }
 
-// The place of a data page.
+// The place of a data page, or of pages of a header area.
 struct DevicePlace {
   u32 device;
   u32 reserved;
@@ -123,15 +123,15 @@ GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& 
   return device::memory_at(space.devices[place.device], place.offset, page_size);
 }
 
-// Memory of pages [first, first + count) of a column's header area.
-GPU4FS_FN inline u8* header_memory(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
-                                   u64 count) {
+// The place of pages [first, first + count) of a column's header area.
+GPU4FS_FN inline DevicePlace header_place(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
+                                          u64 count) {
   GPU4FS_CHECK_LT(column, chunk.column_count);
   const ColumnState& state = chunk.columns[column];
   GPU4FS_CHECK_LT(state.device, known_device_count(space));
   GPU4FS_CHECK_LT(state.header_offset, state.data_offset);
   GPU4FS_CHECK_LE((first + count) * page_size, state.data_offset - state.header_offset);
-  return device::memory_at(space.devices[state.device], state.header_offset + first * page_size, count * page_size);
+  return {state.device, 0, state.header_offset + first * page_size};
 }
 
 }  // namespace gpu4fs::raid

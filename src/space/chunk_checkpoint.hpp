@@ -72,17 +72,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, SpaceState& state, ChunkSta
   const format::ChunkLayout layout = layout_of(chunk);
   const u64 first = slot_page(layout, slot) + 1;
   const u64 count = layout.bitmap_pages + layout.table_pages;
-  const HeaderPages pages = on_leader(g, [&] {
-    HeaderPages begun{raid::begin_header_write(state.space, chunk, column, first, count), 0, nullptr};
-    if (begun.status == Status::ok) begun.memory = raid::header_memory(state.space, chunk, column, first, count);
-    return begun;
-  });
-  GPU4FS_TRY(pages.status);
-  copy_bytes(g, pages.memory, chunk.bitmaps.staged, layout.bitmap_pages * page_size);
-  copy_bytes(g, pages.memory + layout.bitmap_pages * page_size, chunk.descriptor_table_staged,
-             layout.table_pages * page_size);
-  g.sync();
-  on_leader(g, [&] { raid::end_header_write(state.space, chunk, column, first, count); });
+  const u64* const staged = chunk.bitmaps.staged;
+  GPU4FS_CHECK_EQ(chunk.descriptor_table_staged, staged + layout.bitmap_pages * (page_size / sizeof(u64)));
+  GPU4FS_TRY(write_header(g, state, chunk, {column, first, count}, staged));
   return write_header(g, state, chunk, {column, slot_page(layout, slot), 1}, chunk.header_work);
 }
 

@@ -17,7 +17,6 @@
 #include "base/group.hpp"
 #include "base/mutant.hpp"
 #include "base/xxh3.hpp"
-#include "raid/page_access.hpp"
 #include "space/chunk_checkpoint.hpp"
 #include "space/header_area.hpp"
 #include "space/reserve.hpp"
@@ -127,16 +126,15 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const SpaceState
   Status problem = Status::ok;
   for (u32 left = wanted.columns; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    const HeaderPages pages = read_header(g, state, chunk, {column, wanted.first, wanted.count});
-    if (pages.status != Status::ok) {
-      problem = pages.status;
+    void* const buffer = found == 0 ? to : work;
+    const Status status = read_header(g, state, chunk, {column, wanted.first, wanted.count}, buffer);
+    if (status != Status::ok) {
+      problem = status;
       continue;
     }
     ++read;
-    void* const buffer = found == 0 ? to : work;
-    copy_bytes(g, buffer, pages.memory, wanted.count * page_size);
-    g.sync();
-    if (hash_pages(g, buffer, wanted.count, wanted.seed) == wanted.hash) found |= 1u << column;
+    const void* const copy = GPU4FS_MUTANT(header_copy_unverified, buffer, to);
+    if (hash_pages(g, copy, wanted.count, wanted.seed) == wanted.hash) found |= 1u << column;
   }
   return {read == 0 ? problem : Status::ok, found};
 }
@@ -190,14 +188,6 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const SpaceState& state
   return find_header_pages(g, state, chunk, wanted, table, chunk.descriptor_table_staged);
 }
 
-// Announces reads of all places of descriptors of a column. False: they are announced page by page.
-template <class Group>
-GPU4FS_FN bool announce_descriptors(Group g, const SpaceState& state, const ChunkState& chunk, u32 column) {
-  const format::ChunkLayout layout = layout_of(chunk);
-  return read_header(g, state, chunk, {column, layout.descriptors_page, 2 * layout.descriptor_pages}).status ==
-         Status::ok;
-}
-
 // Descriptors of a page that no column has; they were read last. Their flags have no meaning.
 template <class Group>
 GPU4FS_FN void mark_unverified(Group g, ChunkState& chunk, u64 index) {
@@ -210,45 +200,82 @@ GPU4FS_FN void mark_unverified(Group g, ChunkState& chunk, u64 index) {
   g.sync();
 }
 
-struct DescriptorColumns {
-  u32 readable;   // one bit each
-  u32 announced;  // those of them that need no announcement for each page
+// Limit of the pages of descriptors that are read together: they are verified while a processor's first cache has them.
+inline constexpr u64 descriptor_run_max = 8;
+
+// Pages of descriptors whose current places are next to each other, in every column.
+struct DescriptorRun {
+  u64 index;  // of the first one
+  u64 page;   // its place in the header area
+  u32 count;  // at most descriptor_run_max, and at most as many as header_work has
+  u32 reserved;
 };
 
+// The run from `index` on, without pages that were never written. Leader.
+GPU4FS_FN inline DescriptorRun find_descriptor_run(const ChunkState& chunk, u64 index, bool is_verified) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  const u64* const table = chunk.descriptor_table;
+  const u64 place = format::descriptor_place(table[index]);
+  const u64 room = minimum(raid::work_pages(layout), descriptor_run_max);
+  const u64 end = minimum(index + room, layout.descriptor_pages);
+  u64 next = index;
+  for (; next < end; ++next) {
+    if (is_verified && table[next] == format::descriptor_page_unwritten) break;
+    if (format::descriptor_place(table[next]) != place) break;
+  }
+  return {index, layout.descriptor_page(index, place), static_cast<u32>(next - index), 0};
+}
+
+GPU4FS_FN inline u8* descriptor_memory(const ChunkState& chunk, u64 index) {
+  return reinterpret_cast<u8*>(chunk.descriptors + index * format::descriptors_per_page);
+}
+
+// Reads the run from all columns, each once. Returns the pages that are right in all of them, one bit each. The others
+// have to be read one by one: a bad sector in a run does not say which page it is in.
 template <class Group>
-GPU4FS_FN HeaderPages descriptor_page_in(Group g, const SpaceState& state, const ChunkState& chunk,
-                                         const DescriptorColumns& columns, u32 column, u64 page) {
-  if ((columns.announced >> column & 1) == 0) return read_header(g, state, chunk, {column, page, 1});
-  return on_leader(g, [&] {
-    return HeaderPages{Status::ok, 0, raid::header_memory(state.space, chunk, column, page, 1)};
-  });
+GPU4FS_FN GPU4FS_NOINLINE u32 load_descriptor_run(Group g, const SpaceState& state, const ChunkState& chunk,
+                                                  u32 readable, const DescriptorRun& run) {
+  u8* const place = descriptor_memory(chunk, run.index);
+  u32 right = ~u32{0};
+  u8* to = place;
+  for (u32 left = readable; left != 0; left &= left - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
+    const Status status = read_header(g, state, chunk, {column, run.page, run.count}, to);
+    if (status == Status::device_failed) continue;
+    if (status != Status::ok) return 0;
+    const u8* const copy = GPU4FS_MUTANT(descriptor_copy_unverified, to, place);
+    for (u32 i = 0; i < run.count; ++i) {
+      const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[run.index + i]; });
+      if (!descriptor_page_fits(g, chunk, run.index + i, entry, copy + i * page_size)) right &= ~(1u << i);
+    }
+    to = chunk.header_work;
+  }
+  return GPU4FS_MUTANT(descriptors_read_twice, to == place, true) ? 0 : right;
 }
 
 // Reads one page of descriptors from the first column that has it. If the pool is mounted for writing, the others get
 // it. Status: checksum_mismatch if no column has it; then the content of one of them was read. The device's status if
 // none can be read.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state, ChunkState& chunk,
-                                                      const DescriptorColumns& columns, u64 index) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state, ChunkState& chunk, u32 readable,
+                                                      u64 index) {
   const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 page = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry));
-  const u64 seed = format::descriptor_page_seed(chunk.base_address, index);
-  format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
+  u8* const to = descriptor_memory(chunk, index);
   Status status = Status::checksum_mismatch;
   u32 bad = 0;
   bool found = false;
-  for (u32 left = columns.readable; left != 0; left &= left - 1) {
+  for (u32 left = readable; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    const HeaderPages pages = descriptor_page_in(g, state, chunk, columns, column, page);
-    if (pages.status != Status::ok) {
-      status = pages.status;
+    u8* const buffer = found ? chunk.header_work : to;
+    const Status read = read_header(g, state, chunk, {column, page, 1}, buffer);
+    if (read != Status::ok) {
+      status = read;
       continue;
     }
-    const u64 hash = found ? xxh3_page(g, pages.memory, seed) : xxh3_copy_page(g, to, pages.memory, seed);
-    const bool fits = format::descriptor_entry_fits(entry, hash);
+    const bool fits = descriptor_page_fits(g, chunk, index, entry, buffer);
     if (!fits) bad |= 1u << column;
     found = found || fits;
-    g.sync();
   }
   if (!found && bad == 0) return status;
   for (; bad != 0; bad &= bad - 1) {
@@ -271,16 +298,13 @@ GPU4FS_FN u64 newest_birth(Group g, const void* page) {
 
 // If the table does not say which place is valid: uses the content of the other place if it is younger.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, SpaceState& state, ChunkState& chunk,
-                                                  const DescriptorColumns& columns, u64 index) {
+GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, SpaceState& state, ChunkState& chunk, u32 readable,
+                                                  u64 index) {
   const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 other = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry) ^ 1);
-  format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
-  const u32 column = static_cast<u32>(count_trailing_zeros(u64{columns.readable}));
-  const HeaderPages pages = descriptor_page_in(g, state, chunk, columns, column, other);
-  if (pages.status != Status::ok) return;
-  copy_bytes(g, chunk.header_work, pages.memory, page_size);
-  g.sync();
+  u8* const to = descriptor_memory(chunk, index);
+  const u32 column = static_cast<u32>(count_trailing_zeros(u64{readable}));
+  if (read_header(g, state, chunk, {column, other, 1}, chunk.header_work) != Status::ok) return;
   if (newest_birth(g, chunk.header_work) <= newest_birth(g, to)) return;
   copy_bytes(g, to, chunk.header_work, page_size);
   g.sync();
@@ -296,6 +320,21 @@ GPU4FS_FN void forget_descriptors(Group g, ChunkState& chunk) {
   g.sync();
 }
 
+// A page of descriptors that is not right in all columns.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status settle_descriptor_page(Group g, SpaceState& state, ChunkState& chunk, u32 readable,
+                                                        u64 index, bool is_verified) {
+  const Status status = load_descriptor_page(g, state, chunk, readable, index);
+  if (status != Status::checksum_mismatch) return status;
+  if (!is_verified) take_younger_place(g, state, chunk, readable, index);
+  mark_unverified(g, chunk, index);
+  on_leader(g, [&] {
+    chunk.descriptor_dirty[index / 64] |= u64{1} << (index % 64);
+    store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
+  });
+  return Status::ok;
+}
+
 // Reads all descriptors according to the table. `is_verified`: the table is verified; otherwise pages that do not match
 // it are unverified. Status: that of the device.
 template <class Group>
@@ -304,26 +343,19 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, SpaceState& state, Ch
   const u64 descriptor_pages = layout_of(chunk).descriptor_pages;
   for (u64 w = g.rank(); w < divide_up(descriptor_pages, 64); w += g.size()) chunk.descriptor_dirty[w] = 0;
   g.sync();
-  DescriptorColumns columns{readable, 0};
-  for (u32 left = readable; left != 0; left &= left - 1) {
-    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    if (announce_descriptors(g, state, chunk, column)) columns.announced |= 1u << column;
-  }
-  for (u64 index = 0; index < descriptor_pages; ++index) {
-    const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
-    if (entry == format::descriptor_page_unwritten && is_verified) {
-      zero_page(g, chunk.descriptors + index * format::descriptors_per_page);
+  for (u64 index = 0; index < descriptor_pages;) {
+    const DescriptorRun run = on_leader(g, [&] { return find_descriptor_run(chunk, index, is_verified); });
+    if (run.count == 0) {
+      zero_page(g, descriptor_memory(chunk, index));
+      ++index;
       continue;
     }
-    const Status status = load_descriptor_page(g, state, chunk, columns, index);
-    if (status == Status::ok) continue;
-    if (status != Status::checksum_mismatch) return status;
-    if (!is_verified) take_younger_place(g, state, chunk, columns, index);
-    mark_unverified(g, chunk, index);
-    on_leader(g, [&] {
-      chunk.descriptor_dirty[index / 64] |= u64{1} << (index % 64);
-      store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
-    });
+    const u32 right = load_descriptor_run(g, state, chunk, readable, run);
+    for (u32 i = 0; i < run.count; ++i) {
+      if ((right >> i & 1) != 0) continue;
+      GPU4FS_TRY(settle_descriptor_page(g, state, chunk, readable, index + i, is_verified));
+    }
+    index += run.count;
   }
   g.sync();
   return Status::ok;
@@ -445,12 +477,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 inde
 }
 
 // Used instead of load_chunk() if the caller has the bitmaps: loads only the descriptors of the durable slot. With
-// state.read_only nothing on the medium is changed. Status: that of the device.
+// state.read_only nothing on the medium is changed. Status: that of the device; corrupt_structure if no column is left.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, SpaceState& state, u32 index, u64 superblock_epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   raid::ChunkState& chunk = state.space.chunks[index];
   const detail::HeaderSurvey survey = detail::survey_header(g, state, chunk, superblock_epoch);
+  if (survey.readable == 0) return survey.status;
   const detail::PagesFound table = detail::load_table(g, state, chunk, survey);
   GPU4FS_TRY(table.status);
   return detail::load_descriptors(g, state, chunk, survey.readable, table.columns != 0);

@@ -1,5 +1,5 @@
-// A chunk's header area on the medium. Its structures are verified where they are read, and written only from engine
-// memory.
+// A chunk's header area on the medium. Its structures are read into engine memory and verified there, and written only
+// from engine memory (device/transfer.hpp).
 //
 // The superblock has the sum of the slot headers' checksums. The slot header has the checksums of bitmap and descriptor
 // table. The table has the checksum of each page of descriptors, with its place. So a damaged, missing or outdated
@@ -12,8 +12,10 @@
 #include "base/copy.hpp"
 #include "base/group.hpp"
 #include "base/xxh3.hpp"
+#include "device/transfer.hpp"
 #include "raid/damage.hpp"
-#include "raid/page_access.hpp"
+#include "raid/device_loss.hpp"
+#include "raid/translate.hpp"
 #include "space/space_counters.hpp"
 #include "space/space_types.hpp"
 
@@ -56,40 +58,37 @@ struct HeaderRange {
   u64 count;
 };
 
-// Such pages after their access was announced.
-struct HeaderPages {
-  Status status;
-  u32 reserved;
-  u8* memory;
-};
-
 template <class Group>
-GPU4FS_FN HeaderPages read_header(Group g, const SpaceState& state, const ChunkState& chunk, HeaderRange range) {
-  return on_leader(g, [&] {
-    HeaderPages pages{raid::begin_header_read(state.space, chunk, range.column, range.first, range.count), 0, nullptr};
-    if (pages.status == Status::ok) {
-      pages.memory = raid::header_memory(state.space, chunk, range.column, range.first, range.count);
-    }
-    return pages;
-  });
+GPU4FS_FN raid::DevicePlace place_of_header(Group g, const SpaceState& state, const ChunkState& chunk,
+                                            HeaderRange range) {
+  return on_leader(g, [&] { return raid::header_place(state.space, chunk, range.column, range.first, range.count); });
 }
 
-// `source`: engine memory, 16-byte aligned.
+// Reads into engine memory, and records a failure. A device that was already marked is not reported
+// (raid::begin_noted_read()).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_header(Group g, const SpaceState& state, const ChunkState& chunk,
+                                             HeaderRange range, void* destination) {
+  const raid::DevicePlace place = place_of_header(g, state, chunk, range);
+  if (!on_leader(g, [&] { return raid::device_is_readable(state.space, place.device); })) return Status::device_failed;
+  const device::Device& device = state.space.devices[place.device];
+  const Status status = device::read_range(g, device, place.offset, range.count * page_size, destination);
+  if (status == Status::ok) return status;
+  on_leader(g, [&] { raid::note_read_error(state.space, place.device, status); });
+  return status;
+}
+
+// Writes from engine memory. After an error the column's device may have become a lost one (is_lost()); then the caller
+// continues without it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const SpaceState& state, const ChunkState& chunk,
                                               HeaderRange range, const void* source) {
-  const HeaderPages pages = on_leader(g, [&] {
-    HeaderPages begun{raid::begin_header_write(state.space, chunk, range.column, range.first, range.count), 0, nullptr};
-    if (begun.status == Status::ok) {
-      begun.memory = raid::header_memory(state.space, chunk, range.column, range.first, range.count);
-    }
-    return begun;
-  });
-  GPU4FS_TRY(pages.status);
-  copy_bytes(g, pages.memory, source, range.count * page_size);
-  g.sync();
-  on_leader(g, [&] { raid::end_header_write(state.space, chunk, range.column, range.first, range.count); });
-  return Status::ok;
+  const raid::DevicePlace place = place_of_header(g, state, chunk, range);
+  const device::Device& device = state.space.devices[place.device];
+  const Status status = device::write_range(g, device, place.offset, source, range.count * page_size);
+  if (status == Status::ok) return status;
+  on_leader(g, [&] { (void)raid::tolerates_write_error(state.space, place.device); });
+  return status;
 }
 
 // True if the write to a copy of the header area failed with its device, and the pool continues without the device.
@@ -109,19 +108,18 @@ inline constexpr u32 sealed_checksum_word = 1;
 static_assert(offsetof(format::ChunkHeader, checksum) == 8 * sealed_checksum_word);
 static_assert(offsetof(format::BitmapSlotHeader, checksum) == 8 * sealed_checksum_word);
 
-// Copies a page with its own checksum to `buffer`; true if it verifies.
+// Whether a page with its own checksum matches it. The page is the same afterwards.
 template <class Group>
-GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 seed) {
-  copy_bytes(g, buffer, source, page_size);
-  u64* const word = static_cast<u64*>(buffer) + sealed_checksum_word;
+GPU4FS_FN bool seal_fits(Group g, void* page, u64 seed) {
+  u64* const word = static_cast<u64*>(page) + sealed_checksum_word;
   const u64 stored = on_leader(g, [&] {
     const u64 value = *word;
     *word = 0;
     return value;
   });
-  const bool valid = xxh3_page(g, buffer, seed) == stored;
+  const bool fits = xxh3_page(g, page, seed) == stored;
   on_leader(g, [&] { *word = stored; });
-  return valid;
+  return fits;
 }
 
 template <class Group>
@@ -148,9 +146,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const SpaceState& state, con
                                            u32 slot, SlotFacts* facts) {
   u8* const work = chunk.header_work;
   *facts = SlotFacts{};
-  const HeaderPages page = read_header(g, state, chunk, {column, slot_page(layout_of(chunk), slot), 1});
-  GPU4FS_TRY(page.status);
-  if (!load_sealed_page(g, work, page.memory, chunk.base_address ^ slot)) return Status::ok;
+  GPU4FS_TRY(read_header(g, state, chunk, {column, slot_page(layout_of(chunk), slot), 1}, work));
+  if (!seal_fits(g, work, chunk.base_address ^ slot)) return Status::ok;
   *facts = on_leader(g, [&] {
     const format::BitmapSlotHeader& header = *reinterpret_cast<const format::BitmapSlotHeader*>(work);
     const bool fits = header.magic == format::bitmap_slot_magic && header.version == 2 && header.slot == slot &&
@@ -206,31 +203,31 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const SpaceState& s
 }
 
 // Verifies the chunk header of a column. If it is wrong (*is_damaged) and the pool is mounted for writing, rewrites it.
-// `work`: a page of engine memory. Status: that of the device if it cannot be read.
+// `work`: two pages of engine memory. Status: that of the device if it cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const SpaceState& state, const ChunkState& chunk,
                                                      u32 column, u8* work, bool* is_damaged) {
   *is_damaged = false;
-  const HeaderPages page = read_header(g, state, chunk, {column, 0, 1});
-  GPU4FS_TRY(page.status);
-  compose_chunk_header(g, state, chunk, column, work);
+  GPU4FS_TRY(read_header(g, state, chunk, {column, 0, 1}, work));
+  u8* const composed = work + page_size;
+  compose_chunk_header(g, state, chunk, column, composed);
   bool same = true;
   for (u32 i = g.rank(); i < page_size / sizeof(u64); i += g.size()) {
-    same &= reinterpret_cast<const u64*>(page.memory)[i] == reinterpret_cast<const u64*>(work)[i];
+    same &= reinterpret_cast<const u64*>(work)[i] == reinterpret_cast<const u64*>(composed)[i];
   }
   if (g.all(same)) return Status::ok;
   *is_damaged = true;
   count_bad_copy(g, state, chunk, column);
   // A header that cannot be written stays as it is; a later mount tries again.
-  if (state.read_only == 0) (void)write_header(g, state, chunk, {column, 0, 1}, work);
+  if (state.read_only == 0) (void)write_header(g, state, chunk, {column, 0, 1}, composed);
   return Status::ok;
 }
 
-// Whether the page of descriptors at `memory` matches its entry in a table.
+// Whether a page of descriptors in engine memory matches its entry in a table.
 template <class Group>
-GPU4FS_FN bool descriptor_page_fits(Group g, const ChunkState& chunk, u64 index, u64 entry, const void* memory) {
+GPU4FS_FN bool descriptor_page_fits(Group g, const ChunkState& chunk, u64 index, u64 entry, const void* page) {
   return format::descriptor_entry_fits(entry,
-                                       xxh3_page(g, memory, format::descriptor_page_seed(chunk.base_address, index)));
+                                       xxh3_page(g, page, format::descriptor_page_seed(chunk.base_address, index)));
 }
 
 }  // namespace gpu4fs::space

@@ -1,4 +1,5 @@
-// Verifies the header area of a chunk of a mounted pool, and repairs damaged copies.
+// Verifies the header area of a chunk of a mounted pool, and repairs damaged copies. What is verified is read from the
+// medium.
 //
 // Only structures to which the durable superblocks refer are verified: chunk headers, the newest slot and the pages of
 // descriptors that its table names. A running checkpoint writes other places; while it may have written some of this
@@ -9,6 +10,7 @@
 // Uniform.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "raid/repair_pages.hpp"
 #include "space/extents.hpp"
 #include "space/header_area.hpp"
@@ -35,22 +37,26 @@ GPU4FS_FN inline bool header_is_settled(const ChunkState& chunk) {
   return load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
 }
 
-// Rewrites copies of `part` that do not verify from one that does. verify(memory): whether the pages there are right.
-// False: no column has them.
+// Rewrites copies of `part` that do not verify from one that does. verify(pages): whether what was read is right.
+// False: no column has the pages.
 template <class Group, class Verify>
 GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, SpaceState& state, const ChunkState& chunk, const HeaderPart& part,
                                           HeaderScrub& scrub, Verify&& verify) {
+  GPU4FS_CHECK_LE(2 * part.count, raid::work_pages(layout_of(chunk)));
   u32 bad = 0;
   const u8* good = nullptr;
+  u8* buffer = chunk.scrub_work;
+  u8* const second = buffer + part.count * page_size;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const HeaderPages pages = read_header(g, state, chunk, {column, part.first, part.count});
-    if (pages.status == Status::device_failed) continue;
+    const Status status = read_header(g, state, chunk, {column, part.first, part.count}, buffer);
+    if (status == Status::device_failed) continue;
     scrub.verified += part.count;
-    if (pages.status == Status::ok && verify(pages.memory)) {
-      if (good == nullptr) good = pages.memory;
-      continue;
+    if (status != Status::ok || !verify(buffer)) {
+      bad |= 1u << column;
+    } else if (good == nullptr) {
+      good = buffer;
+      buffer = GPU4FS_MUTANT(good_copy_overwritten, second, buffer);
     }
-    bad |= 1u << column;
   }
   for (u32 left = bad; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
@@ -83,10 +89,9 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, SpaceState& state, const Chun
   const u32 slot = on_leader(g, [&] { return chunk.slot_newest; });
   const u64 checksum = on_leader(g, [&] { return chunk.slot_checksum[slot]; });
   u64 hashes[2] = {0, 0};
-  const bool has_header = scrub_part(g, state, chunk, {slot_page(layout, slot), 1}, scrub, [&](const u8* memory) {
-    u8* const work = chunk.scrub_work;
-    if (!load_sealed_page(g, work, memory, chunk.base_address ^ slot)) return false;
-    const auto* header = reinterpret_cast<const format::BitmapSlotHeader*>(work);
+  const bool has_header = scrub_part(g, state, chunk, {slot_page(layout, slot), 1}, scrub, [&](u8* page) {
+    if (!seal_fits(g, page, chunk.base_address ^ slot)) return false;
+    const auto* header = reinterpret_cast<const format::BitmapSlotHeader*>(page);
     const bool is_this = on_leader(g, [&] { return header->checksum == checksum; });
     if (!is_this) return false;
     hashes[0] = on_leader(g, [&] { return header->bitmap_checksum; });
@@ -99,9 +104,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, SpaceState& state, const Chun
   const u64 seeds[2] = {chunk.base_address, format::descriptor_table_seed(chunk.base_address)};
   bool has_all = true;
   for (u32 i = 0; i < 2; ++i) {
-    has_all &= scrub_part(g, state, chunk, parts[i], scrub, [&](const u8* memory) {
-      return hash_pages(g, memory, parts[i].count, seeds[i]) == hashes[i];
-    });
+    has_all &= scrub_part(g, state, chunk, parts[i], scrub,
+                          [&](const u8* pages) { return hash_pages(g, pages, parts[i].count, seeds[i]) == hashes[i]; });
   }
   return has_all;
 }
@@ -127,8 +131,8 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, SpaceState& state, Chu
     const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
     if (entry == format::descriptor_page_unwritten) continue;
     const HeaderPart part{layout.descriptor_page(index, format::descriptor_place(entry)), 1};
-    const bool is_there = scrub_part(g, state, chunk, part, scrub, [&](const u8* memory) {
-      return descriptor_page_fits(g, chunk, index, entry, memory);
+    const bool is_there = scrub_part(g, state, chunk, part, scrub, [&](const u8* copy) {
+      return descriptor_page_fits(g, chunk, index, entry, copy);
     });
     if (is_there || state.read_only != 0) continue;
     on_leader(g, [&] {

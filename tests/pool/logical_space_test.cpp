@@ -37,7 +37,8 @@ TEST(LogicalSpaceOfAPool, every_page_has_a_place_of_its_own) {
     // No page lies in the header area of a column.
     const u64 header_pages = pool.layout().header_pages;
     for (u64 i = 0; i < header_pages; ++i) {
-      ASSERT_EQ(places.count(raid::header_memory(space, chunk, 0, i, 1)), 0u);
+      const raid::DevicePlace place = raid::header_place(space, chunk, 0, i, 1);
+      ASSERT_EQ(places.count(pool.device_base(place.device) + place.offset), 0u);
     }
   }
   for (u32 d = 0; d < 3; ++d) {

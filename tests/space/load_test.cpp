@@ -3,8 +3,15 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "device/stack/device_stack.hpp"
+#include "device/stack/fault_layer.hpp"
 #include "raid/page_io.hpp"
 #include "raid/page_run_io.hpp"
 #include "space/header_scrub.hpp"
@@ -306,6 +313,155 @@ TEST(SpaceLoad, bitmap_of_several_pages) {
       delete mounted;
     });
   });
+}
+
+// A medium whose pages can be read once: a second read finds other bytes.
+class ReadOnceLayer : public device::StackLayer {
+ public:
+  explicit ReadOnceLayer(std::map<u64, u32>& reads) : reads_(reads) {}
+  bool read(u64 offset, std::span<u8> bytes) override {
+    bool is_changed = false;
+    for (u64 at = 0; at < bytes.size(); at += page_size) {
+      if (++reads_[(offset + at) / page_size] == 1) continue;
+      bytes[at + 40] ^= 1;
+      is_changed = true;
+    }
+    return is_changed;
+  }
+
+ private:
+  std::map<u64, u32>& reads_;
+};
+
+// Puts a layer over each device of a pool.
+class LayeredDevices {
+ public:
+  using MakeLayer = std::function<std::unique_ptr<device::StackLayer>(u32 device)>;
+  LayeredDevices(SpaceFixture& pool, const MakeLayer& make) {
+    for (u32 d = 0; d < pool.devices.size(); ++d) {
+      std::vector<std::unique_ptr<device::StackLayer>> layers;
+      layers.push_back(make(d));
+      stacks_.push_back(std::make_unique<device::DeviceStack>(std::move(layers)));
+      stacks_.back()->attach(pool.devices[d].size_bytes);
+      stacks_.back()->map(pool.device_base(d), true);
+      pool.fs->space.devices[d].stack = stacks_.back().get();
+    }
+    pool.fs->space.stacked = 1;
+  }
+
+ private:
+  std::vector<std::unique_ptr<device::DeviceStack>> stacks_;
+};
+
+// A pool whose durable epoch is 3. Some pages of descriptors are in the other place than their neighbours.
+std::unique_ptr<SpaceFixture> used_pool(const test::SpaceOptions& options) {
+  auto pool = std::make_unique<SpaceFixture>(options);
+  EXPECT_EQ(pool->load(1), Status::ok);
+  const std::vector<raid::Extent> runs = put_pages(*pool, 5 * format::descriptors_per_page + 3);
+  EXPECT_EQ(pool->checkpoint(2), Status::ok);
+  free_extent(Lane{}, *pool->fs, {runs.front().address, 1, 0});
+  pool->fs->space.chunks[0].descriptor_dirty[0] |= 0b10110;
+  EXPECT_EQ(pool->checkpoint(3), Status::ok);
+  return pool;
+}
+
+bool is_written(const raid::ChunkState& chunk, u64 index) {
+  return chunk.descriptor_table[index] != format::descriptor_page_unwritten;
+}
+
+// What `loaded` has is what `chunk` has, which was never unmounted.
+void expect_same_chunk(const raid::ChunkState& loaded, const raid::ChunkState& chunk) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  EXPECT_EQ(std::memcmp(loaded.bitmaps.committed, chunk.bitmaps.committed, layout.bitmap_pages * page_size), 0);
+  EXPECT_EQ(std::memcmp(loaded.descriptor_table, chunk.descriptor_table, layout.table_pages * page_size), 0);
+  for (u64 index = 0; index < layout.descriptor_pages; ++index) {
+    if (!is_written(chunk, index)) continue;
+    const u64 first = index * format::descriptors_per_page;
+    EXPECT_EQ(std::memcmp(loaded.descriptors + first, chunk.descriptors + first, page_size), 0) << index;
+  }
+  EXPECT_EQ(loaded.changed, 0u);
+}
+
+void expect_one_read(const test::SpaceOptions& options) {
+  const std::unique_ptr<SpaceFixture> pool = used_pool(options);
+  const raid::ChunkState& chunk = pool->fs->space.chunks[0];
+  on_all_groups([&](auto g) {
+    std::unique_ptr<SpaceFixture> made;
+    std::unique_ptr<LayeredDevices> layers;
+    std::vector<std::map<u64, u32>> reads(pool->devices.size());  // by device, then by page
+    SpaceFixture& mounted = *on_leader(g, [&] {
+      made = std::make_unique<SpaceFixture>(pool->remount());
+      layers =
+          std::make_unique<LayeredDevices>(*made, [&](u32 d) { return std::make_unique<ReadOnceLayer>(reads[d]); });
+      return made.get();
+    });
+    EXPECT_EQ(load_chunk(g, *mounted.fs, 0, 3), Status::ok);
+    on_leader(g, [&] {
+      expect_same_chunk(mounted.fs->space.chunks[0], chunk);
+      const format::ChunkLayout layout = pool->layout();
+      u64 written = 0;
+      for (u64 index = 0; index < layout.descriptor_pages; ++index) written += is_written(chunk, index) ? 1 : 0;
+      EXPECT_GE(written, 6u);
+      // The chunk header, two slot headers, the bitmap, the table and what was written of the descriptors.
+      const u64 expected = 3 + layout.bitmap_pages + layout.table_pages + written;
+      for (u32 column = 0; column <= chunk.redundancy; ++column) {
+        EXPECT_EQ(reads[column].size(), expected);
+        for (const auto& [page, count] : reads[column]) EXPECT_EQ(count, 1u) << page;
+        EXPECT_EQ(mounted.fs->space.damage->mismatch_counts[column], 0u);
+      }
+    });
+  });
+}
+
+// Several pages of descriptors are read together.
+const test::SpaceOptions large_single = {.granule_bytes = u64{64} << 20, .granules_per_chunk = 3};
+const test::SpaceOptions large_mirror = {.device_count = 2,
+                                         .granule_bytes = u64{64} << 20,
+                                         .granules_per_chunk = 3,
+                                         .level = format::RaidLevel::raid1,
+                                         .column_count = 2};
+
+// What was verified is what is used: nothing is read again after it was verified.
+TEST(SpaceLoad, every_page_is_read_once) {
+  expect_one_read({});
+  expect_one_read({.device_count = 2, .level = format::RaidLevel::raid1, .column_count = 2});
+  expect_one_read(large_single);
+  expect_one_read(large_mirror);
+}
+
+// Faults of the first device while pages of descriptors are read together.
+TEST(SpaceLoad, faults_in_descriptors_spare_the_pages_around_them) {
+  const auto fault = [](const char* kind, const SpaceFixture& pool, u64 first, u64 count) {
+    const u64 begin = pool.chunks[0].columns[0].offset_bytes() + (pool.layout().descriptors_page + first) * page_size;
+    return std::string(kind) + "@" + std::to_string(begin) + "+" + std::to_string(count * page_size);
+  };
+  const auto load_with = [](const SpaceFixture& pool, const std::string& rules, Status status) {
+    auto mounted = std::make_unique<SpaceFixture>(pool.remount());
+    const LayeredDevices layers(*mounted, [&](u32 d) {
+      return std::make_unique<device::FaultLayer>(d == 0 ? device::parse_fault_rules(rules) : device::FaultRules{});
+    });
+    EXPECT_EQ(mounted->load_chunk(0, 3), status);
+    if (status == Status::ok) expect_same_chunk(mounted->fs->space.chunks[0], pool.fs->space.chunks[0]);
+    EXPECT_EQ(mounted->fs->space.damage->mismatch_counts[0], 0u) << "what cannot be read was not seen to be damaged";
+  };
+  const auto mirror = used_pool(large_mirror);
+  const u64 pages = 2 * mirror->layout().descriptor_pages;
+  for (const u64 page : {u64{0}, u64{1}, u64{2}, pages / 2 + 1, pages / 2 + 4}) {
+    load_with(*mirror, fault("read-error", *mirror, page, 1), Status::ok);
+  }
+  load_with(*mirror, fault("read-error", *mirror, 0, pages), Status::ok);
+  load_with(*mirror, fault("gone", *mirror, 0, pages), Status::ok);
+  const auto single = used_pool(large_single);
+  load_with(*single, fault("read-error", *single, 0, pages), Status::medium_error);
+  load_with(*single, fault("gone", *single, 0, pages), Status::device_failed);
+}
+
+TEST(SpaceLoad, descriptors_without_a_column_are_not_loaded) {
+  auto pool = two_slots();
+  pool->fs->space.devices[0].failed = device::device_failed_for_good;
+  EXPECT_EQ(load_chunk_descriptors(Lane{}, *pool->fs, 0, 5), Status::corrupt_structure);
+  pool->fs->space.devices[0].failed = device::device_in_use;
+  EXPECT_EQ(load_chunk_descriptors(Lane{}, *pool->fs, 0, 5), Status::ok);
 }
 
 }  // namespace

@@ -61,9 +61,11 @@ ChunkPlaces place_chunk(BlockLayout& layout, const format::ChunkDescriptor& desc
   places.columns = layout.take(descriptor.column_count * sizeof(raid::ColumnState));
   places.descriptors = layout.take_pages(pages.descriptor_pages * page_size);
   places.descriptor_dirty = layout.take(divide_up(pages.descriptor_pages, 64) * sizeof(u64));
-  for (u64& table : places.descriptor_tables) table = layout.take_pages(pages.table_pages * page_size);
-  for (u64& page : places.work_pages) page = layout.take_pages(page_size);
+  places.descriptor_tables[0] = layout.take_pages(pages.table_pages * page_size);
+  for (u64& work : places.work_pages) work = layout.take_pages(raid::work_pages(pages) * page_size);
   for (u64& bitmap : places.bitmaps) bitmap = layout.take_pages(pages.bitmap_pages * page_size);
+  // Behind the bitmap `staged`: they are written together.
+  places.descriptor_tables[1] = layout.take_pages(pages.table_pages * page_size);
   places.rebuild_todo = layout.take(divide_up(descriptor.size_bytes / page_size, 64) * sizeof(u64));
   places.region_free = layout.take(divide_up(region_count, 2) * sizeof(u32));
   places.stripe_stranded = layout.take(stripe_count_of(descriptor) * sizeof(u32));
