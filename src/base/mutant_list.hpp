@@ -168,8 +168,8 @@
   X(wrong_copy_repaired, raid, "Levels.*:RepairedPages.*",                                                            \
     "The copy that is good is written again, and not the damaged one.")                                               \
   X(unsettled_pages_repaired, raid, "RepairedPages.*", "A scrub repairs a page that a command is writing.")           \
-  X(snapshot_not_waited_for, raid, "SnapshotUsers.*",                                                                 \
-    "A checkpoint does not wait for parities that are half changed.")                                                 \
+  X(older_uses_not_waited_for, base, "PhaseUsers.*",                                                                  \
+    "A checkpoint or a flush does not wait for changes that are half made.")                                          \
   X(rebuild_row_skipped, raid, "RebuiltRows.*", "A rebuild passes over rows.")                                        \
   X(rebuild_page_skipped, system, "Rebuilt.ThenOthersAreLost", "A rebuild passes over pages of a mirror.")            \
   X(device_loss_unbounded, system, "LostDevices.OneTooManyIsAnError",                                                 \

@@ -12,7 +12,7 @@ namespace gpu4fs::engine {
 // only.
 GPU4FS_FN inline void end_row_update(Engine& engine, CommandState& c) {
   if (c.operation.row_update == 0) return;
-  raid::end_use(engine.fs.space.parity->updates, c.operation.row_update - 1);
+  end_use(engine.fs.space.parity->updates, c.operation.row_update - 1);
   c.operation.row_update = 0;
 }
 

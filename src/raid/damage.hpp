@@ -9,7 +9,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/locks.hpp"
-#include "raid/snapshot_users.hpp"
+#include "base/phase_users.hpp"
 #include "raid/translate.hpp"
 #include "wire/health_format.hpp"
 
@@ -21,7 +21,7 @@ struct DamageTable {
   TicketLock lock;
   u32 entry_count;
   u32 dropped;                            // see wire::HealthRecord
-  SnapshotUsers repairs;                  // raid/repair_pages.hpp
+  PhaseUsers repairs;                     // raid/repair_pages.hpp
   u64 mismatch_counts[device_count_max];  // by device
   wire::DamageRecord entries[damage_entry_max];
 };

@@ -86,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
     return Status::retry_after_checkpoint;
   }
   format::LogRecord record = on_leader(g, [&] {
-    c.operation.row_update = raid::begin_use(fs.space.parity->updates) + 1;
+    c.operation.row_update = begin_use(fs.space.parity->updates) + 1;
     space::mark_changed(fs.space.chunks[partial.chunk]);
     const raid::RowView view = raid::row_view(fs.space, partial.chunk, partial.row);
     format::LogRecord made = file_record_of(c, format::LogOpcode::row, c.command.inode);

@@ -83,13 +83,13 @@ GPU4FS_FN inline void close_stripes(FileSystem& fs) {
 
 // After step 3, once: later updates of parities, and later repairs, see the snapshot.
 GPU4FS_FN inline void count_snapshot(const FileSystem& fs) {
-  if (fs.space.parity != nullptr) raid::note_snapshot(fs.space.parity->updates);
-  if (fs.space.damage != nullptr) raid::note_snapshot(fs.space.damage->repairs);
+  if (fs.space.parity != nullptr) begin_phase(fs.space.parity->updates);
+  if (fs.space.damage != nullptr) begin_phase(fs.space.damage->repairs);
 }
 
 // After that: true while an update runs that may not have seen it.
 GPU4FS_FN inline bool parities_are_changing(const FileSystem& fs) {
-  return fs.space.parity != nullptr && raid::older_uses_run(fs.space.parity->updates);
+  return fs.space.parity != nullptr && older_uses_run(fs.space.parity->updates);
 }
 
 // Task of step 2: entries [first, first + count) of the dirty list. `shard` spreads the allocation.

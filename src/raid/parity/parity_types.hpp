@@ -3,8 +3,8 @@
 
 #include "base/limits.hpp"
 #include "base/locks.hpp"
+#include "base/phase_users.hpp"
 #include "base/types.hpp"
-#include "raid/snapshot_users.hpp"
 
 namespace gpu4fs::raid {
 
@@ -22,7 +22,7 @@ struct ParityState {
   TicketLock row_locks[row_lock_count];
   // Updates of parities: a checkpoint waits for the older ones before it makes itself durable
   // (raid/parity/row_write.hpp).
-  SnapshotUsers updates;
+  PhaseUsers updates;
   u64 reconstructed_count;                    // atomic: pages that were computed from others
   u64 scratch_free[scratch_page_count / 64];  // atomic words: one bit for each page
   u64 lost_devices;                           // one bit each: pages of logged operations had to be computed from others
