@@ -100,11 +100,10 @@ function(gpu4fs_add_test_program target)
   endforeach()
 endfunction()
 
-# Compiles the engine's headers with schedule points, so it shares no header with other files.
-set_property(SOURCE ${PROJECT_SOURCE_DIR}/tests/engine/lock_schedules_test.cpp
-  PROPERTY SKIP_PRECOMPILE_HEADERS ON)
-set_property(SOURCE ${PROJECT_SOURCE_DIR}/tests/engine/lock_schedules_test.cpp
-  PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
+# They compile the engine's headers with schedule points, so they share no header with other files.
+file(GLOB_RECURSE schedule_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_schedules_test.cpp)
+set_property(SOURCE ${schedule_sources} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
+set_property(SOURCE ${schedule_sources} PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
 
 # The compiled system tests are one program; each file's suites are a test of ctest.
 set(gpu4fs_system_sources)

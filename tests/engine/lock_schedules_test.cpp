@@ -1,6 +1,6 @@
 // A lock of commands under every schedule of a few workers with a bounded number of deviations from the plain one. In
 // some a reader that has to queue is in the word while a writer releases, queues or is cancelled.
-#include "engine/schedule_points.hpp"
+#include "support/schedule_points.hpp"
 //
 #include "engine/command_locks.hpp"
 #include "engine/optimistic/version.hpp"

@@ -1,10 +1,10 @@
-// Schedule points in engine code: a test decides at each access to a lock which fiber goes on.
+// Schedule points in engine code: a test decides at each access to watched memory which fiber goes on.
 //
 // This header is included first. It renames the namespace, so that the code that is compiled with schedule points does
 // not meet the same inline functions of other files. Standard headers come before the macros and have no points.
 //
 // The model is sequentially consistent: schedules find lost wake-ups, wrong hand-overs and broken exclusion, but no
-// wrong memory order. ThreadSanitizer looks for those in CommandLockTest.
+// wrong memory order. ThreadSanitizer looks for those where threads execute the same code.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -71,6 +71,10 @@ class ScheduleExplorer {
     watched_length_ = length;
   }
 
+  // Code that loads one place so often without a change is said to spin. Code that looks at a place again needs more
+  // than the default.
+  void set_spin_loads(u32 count) { spin_loads_ = count; }
+
   // One schedule. False: some fibers wait, and nobody is left who could let them go on. The explorer is then of no
   // further use.
   bool run() {
@@ -95,6 +99,7 @@ class ScheduleExplorer {
 
   // For bodies: another fiber may be preferred here.
   void point() {
+    if (!is_running_) return;
     states_[current_].last_load = nullptr;
     deviate();
   }
@@ -116,10 +121,13 @@ class ScheduleExplorer {
 
   void before_load(const void* address) {
     if (!is_running_ || current_ == no_fiber || !is_watched(address)) return;
+    State& state = states_[current_];
     // The same load again, and nothing has changed: it spins.
-    if (states_[current_].last_load == address) return wait();
+    const u32 loads = state.last_load == address ? state.load_count + 1 : 1;
+    if (loads == spin_loads_) return wait();
     deviate();
-    states_[current_].last_load = address;
+    state.last_load = address;
+    state.load_count = loads;
   }
   void before_change(const void* address) {
     if (!is_running_ || current_ == no_fiber) return;
@@ -135,6 +143,7 @@ class ScheduleExplorer {
     bool is_done = false;
     bool is_waiting = false;
     const void* last_load = nullptr;
+    u32 load_count = 0;  // of last_load
   };
   struct Choice {
     u32 chosen;
@@ -193,6 +202,7 @@ class ScheduleExplorer {
 
   std::function<void(u32)> body_;
   u32 deviation_max_;
+  u32 spin_loads_ = 2;
   u64 watched_ = 0;
   u64 watched_length_ = 0;
   Fiber caller_;
