@@ -15,7 +15,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_MACRO = re.compile(r"\b__CUDA(?:CC|_ARCH)__\b")
 CUDA_MACRO_HOME = "src/base/config.hpp"
 HOST_DEVICE = re.compile(r"\bGPU4FS_FN\b")
-HOST_DEVICE_LAYERS = {"base", "format", "wire", "device", "raid", "space", "fs", "ring", "engine"}
+HOST_DEVICE_LAYERS = {"base", "format", "wire", "device", "cache", "raid", "space", "fs", "ring", "engine"}
 # EmulatedWarp carries the mark of host+device code so that kernels' templates accept it.
 HOST_ONLY_NAME = re.compile(r"emulated|fiber|to_text")
 NOT_IN_KERNELS = re.compile(

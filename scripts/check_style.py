@@ -45,7 +45,7 @@ CONTAINER = re.compile(
 # Words before a parenthesis that look like the name of a function and are not.
 NO_NAME = {"alignas", "decltype", "explicit", "noexcept", "requires", "__launch_bounds__", "__attribute__"}
 CHECK = re.compile(r"\bGPU4FS_CHECK\w*\s*\(")
-ENGINE_FOLDERS = ("raid", "space", "fs", "ring", "engine", "device")
+ENGINE_FOLDERS = ("cache", "raid", "space", "fs", "ring", "engine", "device")
 
 
 def blank_cpp(text: str) -> str:

@@ -170,6 +170,20 @@
   X(unsettled_pages_repaired, raid, "RepairedPages.*", "A scrub repairs a page that a command is writing.")           \
   X(older_uses_not_waited_for, base, "PhaseUsers.*",                                                                  \
     "A checkpoint or a flush does not wait for changes that are half made.")                                          \
+  X(cache_pinned_line_evicted, cache, "CacheSchedules.*",                                                             \
+    "The frame of a page that somebody uses is given to another page.")                                               \
+  X(cache_written_line_evicted, cache, "CacheSchedules.*",                                                            \
+    "A frame is filled with another page while it is being written to its device.")                                   \
+  X(cache_dirty_line_evicted, cache, "CacheSchedules.*", "Changed pages are dropped before they are written.")        \
+  X(cache_tag_ignored, cache, "CacheSchedules.*", "Whoever looks for a page gets the one that has replaced it.")      \
+  X(cache_second_look_omitted, cache, "CacheSchedules.*", "Two that miss a page load it into two frames.")            \
+  X(cache_set_stays_locked, cache, "CacheSchedules.*", "After a full set nobody gets a page of it.")                  \
+  X(cache_failed_load_kept, cache, "CachePin.*:LineStates.*", "A page that could not be read is given out.")          \
+  X(cache_pins_overflow, cache, "CachePin.*", "One pin too many leaves a page without pins.")                         \
+  X(cache_verified_kept, cache, "CachePin.*", "Bytes that nobody has verified count as verified.")                    \
+  X(cache_redirtied_line_cleaned, cache, "CacheSchedules.*", "Bytes that are stored during a write-back are lost.")   \
+  X(cache_flush_not_waited_for, cache, "CacheSchedules.*", "A flush ends before its pages are written.")              \
+  X(cache_flush_passes_failure, cache, "CacheFlush.*", "A flush ends although a page of it could not be written.")    \
   X(rebuild_row_skipped, raid, "RebuiltRows.*", "A rebuild passes over rows.")                                        \
   X(rebuild_page_skipped, system, "Rebuilt.ThenOthersAreLost", "A rebuild passes over pages of a mirror.")            \
   X(device_loss_unbounded, system, "LostDevices.OneTooManyIsAnError",                                                 \

@@ -1,0 +1,50 @@
+// The table's memory. Host only. Everything is allocated before the first use.
+#pragma once
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/host/engine_allocator.hpp"
+#include "base/limits.hpp"
+#include "cache/cache_types.hpp"
+
+namespace gpu4fs::cache {
+
+// Bytes of the table for this number of frames, a multiple of set_size. The frames themselves are not included.
+inline u64 table_bytes(u32 frame_count, u32 set_size = set_line_max) {
+  GPU4FS_CHECK_GE(set_size, 1u);
+  GPU4FS_CHECK_LE(set_size, set_line_max);
+  GPU4FS_CHECK_GE(frame_count, set_size);
+  GPU4FS_CHECK_EQ(frame_count % set_size, 0u);
+  const u64 lines = align_up(u64{frame_count} * sizeof(Line), cache_line);
+  const u64 sets = align_up(u64{frame_count / set_size} * sizeof(CacheSet), cache_line);
+  return lines + sets + device_count_max * sizeof(DirtyCount);
+}
+
+// An empty table in `memory`: table_bytes() of engine memory, zeroed, at a multiple of cache_line. `frames` are pages.
+// The addresses are not dereferenced.
+inline Cache place_cache(void* memory, void* frames, u32 frame_count, u32 set_size = set_line_max) {
+  const u64 bytes = table_bytes(frame_count, set_size);
+  GPU4FS_CHECK(is_aligned(memory, cache_line));
+  GPU4FS_CHECK(is_aligned(frames, page_size));
+  u8* const begin = static_cast<u8*>(memory);
+  Cache cache{};
+  cache.lines = reinterpret_cast<Line*>(begin);
+  cache.sets = reinterpret_cast<CacheSet*>(begin + align_up(u64{frame_count} * sizeof(Line), cache_line));
+  cache.dirty_counts = reinterpret_cast<DirtyCount*>(begin + bytes - device_count_max * sizeof(DirtyCount));
+  cache.frames = static_cast<u8*>(frames);
+  cache.set_count = frame_count / set_size;
+  cache.set_size = set_size;
+  cache.line_count = frame_count;
+  return cache;
+}
+
+// Allocates table and frames. Frames are not zeroed: a frame is filled before anybody reads it.
+inline Cache build_cache(EngineAllocator& allocator, u32 frame_count) {
+  const u64 bytes = table_bytes(frame_count);
+  void* const memory = allocator.allocate(bytes, cache_line);
+  void* const frames = allocator.allocate(u64{frame_count} * page_size, page_size);
+  allocator.zero(memory, bytes);
+  return place_cache(memory, frames, frame_count);
+}
+
+}  // namespace gpu4fs::cache
