@@ -8,7 +8,8 @@
 namespace gpu4fs::device {
 
 enum class DeviceKind : u32 {
-  memory = 1,  // a region mapped into the engine's address space: load and store
+  memory = 1,     // a region mapped into the engine's address space: load and store
+  scattered = 2,  // the same, but neighbouring pages are not neighbours in memory (device/memory/scattered_pages.hpp)
 };
 
 class DeviceStack;  // device/stack/device_stack.hpp
@@ -23,7 +24,7 @@ struct Device {
   DeviceKind kind;
   u32 index;  // in the pool
   u64 size_bytes;
-  u8* base;         // memory: start of the mapping, in the engine's address space
+  u8* base;         // start of the mapping, in the engine's address space
   u32 needs_flush;  // 1: durable only after a flush upcall (msync or fdatasync); 0: memory is the medium
   u32 read_only;
   DeviceStack* stack = nullptr;  // sees every access (device/device_access.hpp); never with a GPU engine

@@ -1,4 +1,4 @@
-// Access to memory devices: a bounded pointer into the region.
+// Access to devices in memory: a bounded pointer into the region.
 //
 // Ranges come from structures that were validated when the pool was opened (raid/logical_space_build.hpp). So a range
 // that leaves the device is a fault of this program and fails a check. base/copy.hpp and base/xxh3.hpp have the
@@ -11,12 +11,13 @@
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "device/device_types.hpp"
+#include "device/memory/scattered_pages.hpp"
 
 namespace gpu4fs::device {
 
-// Bytes [offset, offset + length) of the device.
+// Bytes [offset, offset + length) of the device; of one page, unless it is known to be a memory device.
 GPU4FS_FN inline u8* memory_at(const Device& device, u64 offset, u64 length) {
-  GPU4FS_CHECK_EQ(static_cast<u32>(device.kind), static_cast<u32>(DeviceKind::memory));
+  if (device.kind != DeviceKind::memory) return detail::scattered_memory_at(device, offset, length);
   GPU4FS_CHECK_LE(length, device.size_bytes);
   GPU4FS_CHECK_LE(offset, device.size_bytes - length);
   GPU4FS_CHECK(device.base != nullptr);

@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "device/device_access.hpp"
+#include "device/memory/scattered_pages.hpp"
 
 namespace gpu4fs::device {
 
@@ -25,6 +26,10 @@ void end_stacked_write(DeviceStack& stack, u64 offset, u64 length) {
 
 void cancel_stacked_write(DeviceStack& stack, u64 offset) {
   stack.cancel_write(offset);
+}
+
+void note_look_up(DeviceStack& stack, u64 offset) {
+  stack.note_look_up(offset);
 }
 
 }  // namespace detail
@@ -99,6 +104,10 @@ void DeviceStack::end_write(u64 offset, u64 length) {
 void DeviceStack::cancel_write(u64 offset) {
   const std::lock_guard guard(mutex_);
   old_bytes_.erase(offset);
+}
+
+void DeviceStack::note_look_up(u64 offset) {
+  for (const auto& layer : layers_) layer->looked_up(offset);
 }
 
 Status DeviceStack::read(u64 offset, u8* bytes, u64 length) {

@@ -48,6 +48,8 @@ class StackLayer {
   virtual bool read(u64 offset, std::span<u8> bytes) { return (void)offset, (void)bytes, false; }
   // Replaces the writes from above by those that continue downwards.
   virtual void write(std::vector<StackWrite>& writes) { (void)writes; }
+  // The page at `offset` of a scattered device was looked up.
+  virtual void looked_up(u64 offset) { (void)offset; }
   // False: write() leaves everything unchanged.
   virtual bool changes_writes() const { return false; }
 };
@@ -72,6 +74,7 @@ class DeviceStack {
   void end_write(u64 offset, u64 length);
   // Instead of end_write(), also if no write had begun: the stored bytes stay, unseen by the layers.
   void cancel_write(u64 offset);
+  void note_look_up(u64 offset);
 
   // For a file: read() is called after `bytes` were read and may change them; write() calls `store` for the bytes that
   // reach the medium.
