@@ -185,6 +185,20 @@
   X(cache_flush_not_waited_for, cache, "CacheSchedules.*", "A flush ends before its pages are written.")              \
   X(cache_flush_passes_failure, cache, "CacheFlush.*", "A flush ends although a page of it could not be written.")    \
   X(rebuild_row_skipped, raid, "RebuiltRows.*", "A rebuild passes over rows.")                                        \
+  X(neighbour_page_read, raid, "PagesApart.*",                                                                        \
+    "The address of a page to read is computed from that of the first page of its run.")                              \
+  X(neighbour_page_written, raid, "PagesApart.*",                                                                     \
+    "The address of a page to write is computed from that of the first page of its run.")                             \
+  X(run_read_unannounced, raid, "PagesApart.*", "A page is read that its device has not been told of.")               \
+  X(run_write_not_ended, raid, "PagesApart.*", "A device is not told that a page of a run has been written.")         \
+  X(run_write_not_undone, raid, "PagesApart.*",                                                                       \
+    "Pages stay announced that are not written because one before them cannot be.")                                   \
+  X(refused_page_read, raid, "PagesApart.*", "A page is read although its device has refused it.")                    \
+  X(old_page_verified_late, raid, "PagesApart.*",                                                                     \
+    "A page is merged in place after its other copies were given up.")                                                \
+  X(row_output_not_ended, raid, "PagesApart.*",                                                                       \
+    "A device is not told that a page of a rebuilt row has been written.")                                            \
+  X(row_write_unannounced, raid, "PagesApart.*", "Rows are written without telling the devices.")                     \
   X(rebuild_page_skipped, system, "Rebuilt.ThenOthersAreLost", "A rebuild passes over pages of a mirror.")            \
   X(device_loss_unbounded, system, "LostDevices.OneTooManyIsAnError",                                                 \
     "A pool goes on without a device that it cannot do without.")                                                     \

@@ -1,7 +1,8 @@
 // Announces accesses to pages of the space to the stacks of their devices (device/device_access.hpp).
 //
-// Plain functions: one rank calls them, inside on_leader(). In a space without stacks and lost devices a call costs two
-// tests, and there is one call for a run of pages.
+// Plain functions: one rank calls them, inside on_leader(). In a space without stacks and lost devices a call costs
+// three tests, and there is one call for a run of pages. If pages are apart, each page is announced, before its address
+// is looked up: the look-up finds only pages that have been announced.
 //
 // Lost devices (raid/device_loss.hpp) answer device_failed. A write of all copies skips them. A device that cannot be
 // written becomes a lost one if the pool can work without it.
@@ -22,12 +23,17 @@ GPU4FS_FN inline bool is_stacked(const LogicalSpace& space) {
 #endif
 }
 
-// True if accesses need no announcement.
-GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
-  return !is_stacked(space) && failed_devices(space) == 0;
+// Whether every access is announced, even while no device is lost.
+GPU4FS_FN inline bool is_announced(const LogicalSpace& space) {
+  return is_stacked(space) || pages_are_apart(space);
 }
 
-// For `page_count` pages that are contiguous (contiguous_pages()), in one of their copies.
+// True if accesses need no announcement.
+GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
+  return !is_announced(space) && failed_devices(space) == 0;
+}
+
+// For `page_count` pages that are contiguous in memory, in one of their copies.
 GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location, u64 page_count,
                                         u32 copy) {
   if (is_plain(space)) return Status::ok;
@@ -49,9 +55,10 @@ GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocati
   device::end_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
-// For any `page_count` pages of one chunk, in all remaining copies.
+// For any `page_count` pages of one chunk, in all remaining copies. Pages that are apart are announced where they are
+// read.
 GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
-  if (is_plain(space)) return Status::ok;
+  if (is_plain(space) || pages_are_apart(space)) return Status::ok;
   const ChunkState& chunk = space.chunks[location.chunk];
   for (u64 done = 0; done < page_count;) {
     const PageLocation here{location.chunk, 0, location.page + done};
@@ -65,7 +72,7 @@ GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageL
   return Status::ok;
 }
 
-// For contiguous pages, in all remaining copies, at least one.
+// For pages that are contiguous in memory, in all remaining copies, at least one.
 GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
   if (is_plain(space)) return Status::ok;
   u32 begun = 0;

@@ -36,6 +36,7 @@
 #include "raid/parity/reconstruct.hpp"
 #include "raid/parity/row_write.hpp"
 #include "raid/raid_types.hpp"
+#include "raid/run_pages.hpp"
 #include "raid/translate.hpp"
 
 namespace gpu4fs::raid {
@@ -135,38 +136,6 @@ struct WritePlan {
   u32 reserved;
 };
 
-GPU4FS_FN inline u32 first_copy(u32 copies) {
-  GPU4FS_CHECK_NE(copies, 0u);
-  return static_cast<u32>(count_trailing_zeros(u64{copies}));
-}
-
-// The beginnings of a run's copies. A rank of a warp has the one of its own number, found before the first page is
-// loaded. A Lane looks it up.
-template <class Group>
-struct CopyMemory {
-  const LogicalSpace* space;
-  PageLocation location;
-  u64 own;
-
-  GPU4FS_FN static CopyMemory make(Group g, const LogicalSpace& space, const PageLocation& location, u32 copies) {
-    CopyMemory memory{&space, location, 0};
-    if constexpr (Group::size() > 1) {
-      static_assert(copy_count_max <= Group::size());
-      if ((copies >> g.rank() & 1) != 0) {
-        memory.own = reinterpret_cast<std::uintptr_t>(page_memory(space, location, g.rank()));
-      }
-    }
-    return memory;
-  }
-  GPU4FS_FN u8* of(Group g, u32 copy) const {
-    if constexpr (Group::size() > 1) {
-      return reinterpret_cast<u8*>(static_cast<std::uintptr_t>(g.shuffle(own, copy)));
-    } else {
-      return page_memory(*space, location, copy);
-    }
-  }
-};
-
 // Writes a page whose first copy has just been written to its other copies. Between begin_page_write() and
 // end_page_write().
 template <class Group>
@@ -183,12 +152,7 @@ GPU4FS_FN void mirror_page(Group g, const LogicalSpace& space, const WritePlan& 
   if (GPU4FS_MUTANT(second_copy_missing, (plan.copies & (plan.copies - 1)) != 0, false)) mirror_copies(g, space, plan);
 }
 
-GPU4FS_FN inline void choose_copies(const LogicalSpace& space, WritePlan* plan) {
-  plan->copies = copies_to_write(space, plan->location);
-  plan->memory = page_memory(space, plan->location, first_copy(plan->copies));
-}
-
-// For a page whose descriptor will change; nothing is announced yet.
+// For a page whose descriptor will change; nothing is announced yet, so `memory` is not known.
 GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 address) {
   WritePlan plan{};
   plan.status = find_page(space, address, &plan.location);
@@ -201,7 +165,7 @@ GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 addre
     return plan;
   }
   GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
-  if (chunk.parity_count == 0) choose_copies(space, &plan);
+  if (chunk.parity_count == 0) plan.copies = copies_to_write(space, plan.location);
   // A stable page is written either by the checkpoint that made it stable, whose epoch is the one before the open one,
   // or as a part of an unwritten block that is being filled. For the latter one epoch less does no harm.
   const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
@@ -220,7 +184,9 @@ GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   WritePlan plan = plan_description(space, address);
   if (plan.status != Status::ok || is_in_rows(space, plan)) return plan;
   plan.status = begin_page_write(space, plan.location, 1);
-  if (plan.status == Status::ok) choose_copies(space, &plan);
+  if (plan.status != Status::ok) return plan;
+  plan.copies = copies_to_write(space, plan.location);
+  plan.memory = page_memory(space, plan.location, first_copy(plan.copies));
   return plan;
 }
 
@@ -391,6 +357,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
 
 }  // namespace detail
 
+namespace detail {
+
+// Verifies a page that is replaced in place, if pages are apart: when its write is announced, the copies need not have
+// their old content any more.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status verify_old_page(Group g, const LogicalSpace& space, ReadPlan* read, u64 address,
+                                                 bool verifies) {
+  if (!verifies || !on_leader(g, [&] { return pages_are_apart(space); })) return Status::ok;
+  for (u32 attempt = 0; xxh3_page(g, read->memory, address) != read->checksum; ++attempt) {
+    if (attempt == copy_count_max) return Status::checksum_mismatch;
+    GPU4FS_TRY(use_other_copy(g, space, read, Status::checksum_mismatch, verifies));
+  }
+  return Status::ok;
+}
+
+}  // namespace detail
+
 // Composes and writes the new page. The old one is verified unless all of it is replaced. After checksum_mismatch the
 // page at merge.address has undefined content or, if it is the old one, is unchanged. *old_is_bad tells what a status
 // other than ok means: the old page cannot be read, or (false) the new one cannot be written.
@@ -414,6 +397,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
     status = read.status;
     if (status != Status::ok) {
       status = detail::use_other_copy(g, space, &read, status, detail::has_checksum(space, merge.use));
+    }
+    if (status == Status::ok && GPU4FS_MUTANT(old_page_verified_late, in_place, false)) {
+      status = detail::verify_old_page(g, space, &read, merge.old_address, detail::has_checksum(space, merge.use));
     }
     read_failed = status != Status::ok;
   }

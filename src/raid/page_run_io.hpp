@@ -15,17 +15,14 @@
 namespace gpu4fs::raid {
 namespace detail {
 
-// Pages that are planned together: one descriptor for each rank of a warp.
-inline constexpr u32 run_page_max = warp_size;
-
 struct RunPlan {
   Status status;
   u32 page_count;  // of the requested pages
   u32 copy;        // the copy that is read
   u32 copies;      // one bit for each copy that is written
-  u8* memory;      // of the copy that is read, or of the first copy that is written
-  u32 is_spread;   // 1: the pages are not contiguous
-  u32 reserved;
+  u8* memory;      // of the copy that is read, or of the first copy that is written; of a spread run: unused
+  u32 is_spread;   // 1: the pages are not contiguous in memory
+  u32 are_apart;   // 1: each page is announced too (pages_are_apart())
   PageLocation location;
 };
 
@@ -41,9 +38,11 @@ GPU4FS_FN inline RunPlan plan_run(const LogicalSpace& space, u64 address, u64 wa
   RunPlan plan{};
   plan.status = find_run(space, address, wanted, &plan.location);
   if (plan.status != Status::ok) return plan;
+  plan.are_apart = pages_are_apart(space) ? 1 : 0;
+  plan.is_spread = plan.are_apart;
   const ChunkState& chunk = space.chunks[plan.location.chunk];
-  const u64 page = plan.location.page;
-  plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, contiguous_pages(chunk, page)), run_page_max));
+  const u64 together = plan.are_apart != 0 ? wanted : minimum(wanted, contiguous_pages(chunk, plan.location.page));
+  plan.page_count = static_cast<u32>(minimum<u64>(together, run_page_max));
   GPU4FS_CHECK_GT(plan.page_count, 0u);
   return plan;
 }
@@ -68,10 +67,12 @@ GPU4FS_FN inline u32 spread_pages(const LogicalSpace& space, const RunPlan& plan
   return count;
 }
 
+// If plan.are_apart, nothing is announced yet.
 GPU4FS_FN inline RunPlan plan_run_to_read(const LogicalSpace& space, u64 address, u64 wanted) {
   RunPlan plan = plan_run(space, address, wanted);
   if (plan.status != Status::ok) return plan;
   plan.copy = copy_to_read(space, plan.location);
+  if (plan.are_apart != 0) return plan;
   const u32 spread = spread_pages(space, plan, static_cast<u32>(minimum<u64>(wanted, run_page_max)));
   if (spread > plan.page_count) {
     plan.page_count = spread;
@@ -82,33 +83,10 @@ GPU4FS_FN inline RunPlan plan_run_to_read(const LogicalSpace& space, u64 address
   return plan;
 }
 
-// The places of a run's pages: contiguous or, in a spread run, where each rank found its page.
-template <bool is_spread, class Group>
-struct RunPages {
-  const LogicalSpace* space;
-  const RunPlan* plan;
-  u64 own;  // of a warp: the rank's page
-
-  GPU4FS_FN static RunPages make(Group g, const LogicalSpace& space, const RunPlan& plan) {
-    RunPages pages{&space, &plan, 0};
-    if constexpr (is_spread && Group::size() > 1) {
-      if (g.rank() < plan.page_count) pages.own = reinterpret_cast<std::uintptr_t>(pages.find(g.rank()));
-    }
-    return pages;
-  }
-  GPU4FS_FN const u8* find(u32 index) const {
-    return page_memory(*space, {plan->location.chunk, 0, plan->location.page + index}, 0);
-  }
-  GPU4FS_FN const u8* at(Group g, u32 index) const {
-    if constexpr (!is_spread) {
-      return plan->memory + u64{index} * page_size;
-    } else if constexpr (Group::size() > 1) {
-      return reinterpret_cast<const u8*>(static_cast<std::uintptr_t>(g.shuffle(own, index % Group::size())));
-    } else {
-      return find(index);
-    }
-  }
-};
+template <class Group>
+GPU4FS_FN RunPages<true, Group> pages_of_plan(Group g, const LogicalSpace& space, const RunPlan& plan) {
+  return RunPages<true, Group>::make(g, space, plan.location, run_bits_below(plan.page_count), plan.copy);
+}
 
 // Returns how many pages were verified and copied; the next one is damaged. The caller handles the damage: calls inside
 // the loop would take registers from the loads in flight.
@@ -121,11 +99,15 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
   if (Group::size() > 1 && g.rank() < plan.page_count) {
     own = load_shared_16(&descriptors[g.rank()]).low;
   }
-  const RunPages<is_spread, Group> pages = RunPages<is_spread, Group>::make(g, space, plan);
-  PageRegisters<Group> next = load_aligned_page(g, pages.at(g, 0));
+  RunPages<true, Group> pages{};
+  if constexpr (is_spread) pages = pages_of_plan(g, space, plan);
+  const auto load_planned = [&](u32 index) {
+    return load_aligned_page(g, is_spread ? pages.at(g, index) : plan.memory + u64{index} * page_size);
+  };
+  PageRegisters<Group> next = load_planned(0);
   for (u32 i = 0; i < plan.page_count; ++i) {
     PageRegisters<Group> page = next;
-    if (i + 1 < plan.page_count) next = load_aligned_page(g, pages.at(g, i + 1));
+    if (i + 1 < plan.page_count) next = load_planned(i + 1);
     if (verifies) {
       const u64 checksum = Group::size() > 1 ? g.shuffle(own, i % Group::size()) : load_shared_16(&descriptors[i]).low;
       const u64 seed = address + i * page_size;
@@ -142,6 +124,23 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
     store_mostly_whole_page(g, page, destination + i * page_size, whole_page());
   }
   return plan.page_count;
+}
+
+// The same for a spread run. Pages that are apart are read up to the first one that is refused.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 read_spread(Group g, const LogicalSpace& space, RunPlan& plan, u64 address,
+                                          u8* destination, bool verifies) {
+  if (plan.are_apart != 0) {
+    const RunAnswer answer = begin_run_read(g, space, plan.location, run_bits_below(plan.page_count), plan.copy);
+    if (GPU4FS_MUTANT(refused_page_read, answer.refused, 0u) != 0) {
+      plan.page_count = count_trailing_zeros(u64{answer.refused});
+      if (plan.page_count == 0) {
+        plan.status = answer.status;
+        return 0;
+      }
+    }
+  }
+  return read_planned<true>(g, space, plan, address, destination, verifies);
 }
 
 // Reads the page at `address`, which could not be read in a run for `reason`, separately, from any good copy.
@@ -170,16 +169,17 @@ GPU4FS_FN u64 write_one(Group g, PageRegisters<Group>& page, u8* memory, u64 add
   }
 }
 
-// Writes the same page, as it was stored, to its other copies.
-template <class Group>
-GPU4FS_FN void write_other_copies(Group g, const PageRegisters<Group>& page, const CopyMemory<Group>& others,
+// Writes the same page, as it was stored at `first`, to its other copies.
+template <class Group, class Copies>
+GPU4FS_FN void write_other_copies(Group g, const PageRegisters<Group>& page, const u8* first, const Copies& copies,
                                   const RunPlan& plan, u32 index) {
   for (u32 left = plan.copies & (plan.copies - 1); left != 0; left &= left - 1) {
-    u8* memory = others.of(g, first_copy(left)) + u64{index} * page_size;
+    u8* memory = copies.at(g, first_copy(left), index);
     if constexpr (Group::size() == 1) {
       (void)page;
-      copy_bytes(g, memory, plan.memory + u64{index} * page_size, page_size);
+      copy_bytes(g, memory, first, page_size);
     } else {
+      (void)first;
       store_page(g, page, memory);
     }
   }
@@ -202,7 +202,7 @@ GPU4FS_FN PageRegisters<Group> load_source(Group g, const u8* source) {
   }
 }
 
-template <bool is_aligned_source, class Group>
+template <bool is_spread, bool is_aligned_source, class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const RunPlan& plan, u64 address,
                                              const u8* source, bool hashes) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
@@ -214,20 +214,22 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
   GPU4FS_CHECK_GT(birth.epoch, u64{1});
   format::PageDescriptor* descriptors = &chunk.descriptors[first];
   const bool mirrors = (plan.copies & (plan.copies - 1)) != 0;
-  const auto others = CopyMemory<Group>::make(g, space, plan.location, plan.copies);
+  const auto copies = RunCopies<is_spread, Group>::make(g, space, plan.location, plan.page_count, plan.copies);
   PageRegisters<Group> next = load_source<is_aligned_source>(g, source);
   for (u32 i = 0; i < plan.page_count; ++i) {
     PageRegisters<Group> page = next;
     if (i + 1 < plan.page_count) next = load_source<is_aligned_source>(g, source + (i + 1) * page_size);
-    const u64 checksum = write_one(g, page, plan.memory + i * page_size, address + i * page_size, hashes);
-    if (mirrors) write_other_copies(g, page, others, plan, i);
+    u8* memory = is_spread ? copies.at(g, first_copy(plan.copies), i) : plan.memory + i * page_size;
+    const u64 checksum = write_one(g, page, memory, address + i * page_size, hashes);
+    if (mirrors) write_other_copies(g, page, memory, copies, plan, i);
     if (g.leader()) {
       const u32 birth_epoch = static_cast<u32>(birth.epoch - ((birth.stable >> i) & 1));
       store_shared_16(&descriptors[i], Vector16{checksum, u64{birth_epoch}});
     }
   }
+  if constexpr (is_spread) end_run_write(g, space, plan.location, run_bits_below(plan.page_count));
   on_leader(g, [&] {
-    end_page_write(space, plan.location, plan.page_count);
+    if constexpr (!is_spread) end_page_write(space, plan.location, plan.page_count);
     const u64 last = (first + plan.page_count - 1) / format::descriptors_per_page;
     for (u64 at = first / format::descriptors_per_page; at <= last; ++at) {
       fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[at / 64], u64{1} << (at % 64));
@@ -299,21 +301,20 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
   }
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
-    const detail::RunPlan plan = on_leader(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
+    detail::RunPlan plan = on_leader(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
     GPU4FS_TRACE_POINT(translate);
     u32 verified = 0;
-    Status status = plan.status;
-    if (status == Status::ok) {
+    if (plan.status == Status::ok) {
       const bool verifies = detail::has_checksum(space, use);
       u8* to = destination + u64{done} * page_size;
-      verified = plan.is_spread != 0 ? detail::read_planned<true>(g, space, plan, here, to, verifies)
+      verified = plan.is_spread != 0 ? detail::read_spread(g, space, plan, here, to, verifies)
                                      : detail::read_planned<false>(g, space, plan, here, to, verifies);
-      if (verified != plan.page_count) status = Status::checksum_mismatch;
+      if (verified != plan.page_count) plan.status = Status::checksum_mismatch;
     }
     done += verified;
-    if (status == Status::ok) continue;
+    if (plan.status == Status::ok) continue;
     GPU4FS_TRY(detail::read_apart(g, space, address + u64{done} * page_size, destination + u64{done} * page_size, use,
-                                  status));
+                                  plan.status));
     ++done;
   }
   g.sync();
@@ -344,6 +345,46 @@ GPU4FS_FN inline WritePlan plan_rows(const LogicalSpace& space, u64 address, u64
   return plan;
 }
 
+// If plan.are_apart, nothing is announced yet.
+GPU4FS_FN GPU4FS_NOINLINE inline RunPlan plan_run_to_write(LogicalSpace& space, u64 address, u64 wanted) {
+  RunPlan plan = plan_run(space, address, wanted);
+  if (plan.status != Status::ok) return plan;
+  const ChunkState& chunk = space.chunks[plan.location.chunk];
+  if (run_bits(chunk.bitmaps.busy, plan.location.page, plan.page_count) != run_bits_below(plan.page_count)) {
+    plan.status = Status::corrupt_structure;
+    return plan;
+  }
+  GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
+  if (plan.are_apart != 0) return plan;
+  plan.status = begin_page_write(space, plan.location, plan.page_count);
+  if (plan.status != Status::ok) return plan;
+  plan.copies = copies_to_write(space, plan.location);
+  plan.memory = page_memory(space, plan.location, first_copy(plan.copies));
+  return plan;
+}
+
+template <bool is_spread, class Group>
+GPU4FS_FN void write_run(Group g, LogicalSpace& space, const RunPlan& plan, u64 address, const u8* source,
+                         bool hashes) {
+  if (Group::size() > 1 && is_aligned(source, 16)) {
+    write_planned<is_spread, Group::size() != 1>(g, space, plan, address, source, hashes);
+  } else {
+    write_planned<is_spread, false>(g, space, plan, address, source, hashes);
+  }
+}
+
+// For pages that are apart: up to the first one that is refused, but at least one.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_spread(Group g, LogicalSpace& space, RunPlan& plan, u64 address,
+                                              const u8* source, bool hashes) {
+  const RunAnswer answer = begin_run_write(g, space, plan.location, plan.page_count);
+  if (answer.refused != 0) plan.page_count = count_trailing_zeros(u64{answer.refused});
+  if (plan.page_count == 0) return answer.status;
+  plan.copies = on_leader(g, [&] { return copies_to_write(space, plan.location); });
+  write_run<true>(g, space, plan, address, source, hashes);
+  return Status::ok;
+}
+
 }  // namespace detail
 
 // Writes `page_count` > 0 pages from `source` to `address`. `source` has any alignment and may change meanwhile; the
@@ -360,29 +401,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
   }
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
-    const detail::RunPlan plan = on_leader(g, [&] {
-      detail::RunPlan found = detail::plan_run(space, here, page_count - done);
-      if (found.status != Status::ok) return found;
-      const ChunkState& chunk = space.chunks[found.location.chunk];
-      const u32 all = static_cast<u32>((u64{1} << found.page_count) - 1);
-      if (detail::run_bits(chunk.bitmaps.busy, found.location.page, found.page_count) != all) {
-        found.status = Status::corrupt_structure;
-        return found;
-      }
-      GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
-      found.status = begin_page_write(space, found.location, found.page_count);
-      if (found.status != Status::ok) return found;
-      found.copies = copies_to_write(space, found.location);
-      found.memory = page_memory(space, found.location, detail::first_copy(found.copies));
-      return found;
-    });
+    detail::RunPlan plan = on_leader(g, [&] { return detail::plan_run_to_write(space, here, page_count - done); });
     if (plan.status != Status::ok) return plan.status;
     const u8* from = source + u64{done} * page_size;
     const bool hashes = detail::has_checksum(space, use);
-    if (Group::size() > 1 && is_aligned(from, 16)) {
-      detail::write_planned<Group::size() != 1>(g, space, plan, here, from, hashes);
+    if (plan.are_apart != 0) {
+      GPU4FS_TRY(detail::write_spread(g, space, plan, here, from, hashes));
     } else {
-      detail::write_planned<false>(g, space, plan, here, from, hashes);
+      detail::write_run<false>(g, space, plan, here, from, hashes);
     }
     done += plan.page_count;
   }

@@ -125,6 +125,7 @@ struct LogicalSpace {
   ParityState* parity;      // nullptr: no chunk has parities
   u64 epoch_open;           // birth epoch of pages written now
   u32 stacked;              // 1: a device has a stack (device/device_access.hpp)
+  u32 pages_apart;          // atomic, 1: the pages of a device need not be neighbours in memory
   u32 data_class;           // for data whose inode names no profile: a format::Profile minus one
   u32 metadata_class;
   u64 data_classes;                    // one bit for each class that data may ask for

@@ -92,7 +92,13 @@ GPU4FS_FN inline Geometry geometry_of(const ChunkState& chunk) {
   return {chunk.column_count, chunk.stripe_pages, chunk.page_count};
 }
 
-// Pages from `page` on that are contiguous in memory, in every copy.
+// Whether the address of each page has to be looked up, even if it follows another one on its device. It may become
+// true when a device joins, which is before the device has pages that the caller knows of.
+GPU4FS_FN inline bool pages_are_apart(const LogicalSpace& space) {
+  return load<Order::relaxed, Scope::group>(&space.pages_apart) != 0;
+}
+
+// Pages from `page` on that are contiguous on the devices, in every copy: in memory too, unless pages are apart.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 contiguous_pages(const ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
   return with_level(chunk.level, [&](auto level) { return level.contiguous_pages(geometry_of(chunk), page); });
@@ -118,7 +124,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace page_place(const LogicalSpace& spac
 }
 
 // Memory of a copy of a data page.
-GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& location, u32 copy = 0) {
+GPU4FS_FN GPU4FS_NOINLINE inline u8* page_memory(const LogicalSpace& space, const PageLocation& location,
+                                                 u32 copy = 0) {
   const DevicePlace place = page_place(space, location, copy);
   return device::memory_at(space.devices[place.device], place.offset, page_size);
 }

@@ -28,9 +28,9 @@ GPU4FS_FN inline u64 bitmap_bits_64(const ChunkState& chunk, const u64* bitmap, 
 
 namespace detail {
 
-// Those of [0, run_pages) in `wanted` that do not match; `memory` is that of page 0.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const format::PageDescriptor* descriptors,
+// Those of a run's pages in `wanted` that do not match. `pages` is RunPages.
+template <class Group, class Pages>
+GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, Pages pages, const format::PageDescriptor* descriptors,
                                                 u64 address, u64 wanted) {
   u64 found = 0;
   u64 own = 0;
@@ -38,14 +38,14 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
   u32 half = 2;
   u32 next_page = wanted != 0 ? static_cast<u32>(count_trailing_zeros(wanted)) : 0;
   PageRegisters<Group> next{};
-  if (wanted != 0) next = load_aligned_page(g, memory + u64{next_page} * page_size);
+  if (wanted != 0) next = load_aligned_page(g, pages.at(g, next_page));
   while (wanted != 0) {
     PageRegisters<Group> page = next;
     const u32 here = next_page;
     wanted &= wanted - 1;
     if (wanted != 0) {
       next_page = static_cast<u32>(count_trailing_zeros(wanted));
-      next = load_aligned_page(g, memory + u64{next_page} * page_size);
+      next = load_aligned_page(g, pages.at(g, next_page));
     }
     u64 checksum = 0;
     if constexpr (Group::size() > 1) {
@@ -63,32 +63,52 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
   return found;
 }
 
+// Of the pages in `wanted`, one bit each, which are apart, those that cannot be read or do not match.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 mismatches_apart(Group g, const LogicalSpace& space, const PageLocation& first, u32 copy,
+                                               u32 wanted) {
+  const ChunkState& chunk = space.chunks[first.chunk];
+  const u32 refused = begin_run_read(g, space, first, wanted, copy).refused;
+  const auto pages = RunPages<true, Group>::make(g, space, first, wanted & ~refused, copy);
+  const u64 address = chunk.base_address + first.page * page_size;
+  const u64 found = mismatches_in_run(g, pages, &chunk.descriptors[first.page], address, wanted & ~refused);
+  return static_cast<u32>(found) | refused;
+}
+
+// The same for pages that are contiguous in memory.
+template <class Group>
+GPU4FS_FN u64 mismatches_together(Group g, const LogicalSpace& space, const PageLocation& first, u32 count, u32 copy,
+                                  u64 wanted) {
+  if (on_leader(g, [&] { return begin_copy_read(space, first, count, copy); }) != Status::ok) return wanted;
+  const ChunkState& chunk = space.chunks[first.chunk];
+  const RunPages<false, Group> pages{page_memory(space, first, copy)};
+  const u64 address = chunk.base_address + first.page * page_size;
+  return mismatches_in_run(g, pages, &chunk.descriptors[first.page], address, wanted);
+}
+
 }  // namespace detail
 
 // Of copy `copy` of the chunk's pages [page, page + 64): those in `wanted` (one bit for each page, all in the chunk)
-// that are allocated and do not match their checksum. Pages on lost devices are skipped. The chunk is accessible.
-// Uniform.
+// that are allocated and do not match their checksum or cannot be read. Pages on lost devices are skipped. The chunk is
+// accessible. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
                                               u64 wanted) {
   const ChunkState& chunk = space.chunks[index];
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  const u64 address = chunk.base_address + page * page_size;
   const u32 count = static_cast<u32>(minimum<u64>(verify_page_max, chunk.page_count - page));
   wanted &= ~on_leader(g, [&] { return pages_out_of_reach(space, index, copy, page, wanted); });
+  const bool are_apart = on_leader(g, [&] { return pages_are_apart(space); });
   u64 found = 0;
   for (u32 done = 0; done < count;) {
-    const u64 first = page + done;
-    const u32 together = static_cast<u32>(minimum<u64>(count - done, contiguous_pages(chunk, first)));
+    const PageLocation first{index, 0, page + done};
+    const u64 most = are_apart ? detail::run_page_max : contiguous_pages(chunk, first.page);
+    const u32 together = static_cast<u32>(minimum<u64>(count - done, most));
     GPU4FS_CHECK_GT(together, 0u);
-    const u64 mask = together == 64 ? ~u64{0} : (u64{1} << together) - 1;
-    const u64 here = wanted >> done & mask;
-    const PageLocation location{index, 0, first};
-    if (here != 0 && on_leader(g, [&] { return begin_copy_read(space, location, together, copy); }) != Status::ok) {
-      found |= here << done;  // a page that cannot be read counts as damaged
-    } else if (here != 0) {
-      const u8* memory = page_memory(space, location, copy);
-      found |= detail::mismatches_in_run(g, memory, &chunk.descriptors[first], address + u64{done} * page_size, here)
+    const u64 here = wanted >> done & low_bits(together);
+    if (here != 0) {
+      found |= (are_apart ? detail::mismatches_apart(g, space, first, copy, static_cast<u32>(here))
+                          : detail::mismatches_together(g, space, first, together, copy, here))
                << done;
     }
     done += together;

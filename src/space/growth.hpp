@@ -225,6 +225,7 @@ GPU4FS_FN inline void install_joining_device(SpaceState& state, const PoolGrowth
   image.failed = device::device_failed_for_good;
   device = image;
   if (image.stack != nullptr) store<Order::relaxed, Scope::engine>(&state.space.stacked, 1u);
+  if (image.kind != device::DeviceKind::memory) store<Order::relaxed, Scope::engine>(&state.space.pages_apart, 1u);
   if (state.space.health != nullptr) {
     raid::DeviceHealth& health = *state.space.health;
     store<Order::relaxed, Scope::engine>(&health.read_errors[d], 0u);

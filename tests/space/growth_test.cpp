@@ -133,6 +133,15 @@ TEST_F(GrowthPhases, AnAnswerIsOfThePlanThatTheServerWasAskedAbout) {
   EXPECT_FALSE(raid::is_erased(chunk(last)));
 }
 
+TEST_F(GrowthPhases, PagesAreApartFromTheFirstDeviceOnThatIsNotMemory) {
+  plan_->devices[0] = fs().space.devices[0];
+  detail::install_joining_device(fs(), *plan_, 0);
+  EXPECT_EQ(fs().space.pages_apart, 0u);
+  plan_->devices[0].kind = device::DeviceKind::scattered;
+  detail::install_joining_device(fs(), *plan_, 0);
+  EXPECT_EQ(fs().space.pages_apart, 1u);
+}
+
 TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
   const raid::ChunkState image = chunk(last);
   const u32 generation = image.generation;

@@ -24,6 +24,7 @@
 #include "fs/fs_types.hpp"
 #include "pool/logical_space/logical_space.hpp"
 #include "space/space.hpp"
+#include "support/scattered_memory.hpp"
 
 namespace gpu4fs::test {
 
@@ -60,6 +61,8 @@ struct SpaceOptions {
   u32 metadata_chunks = 0;
   format::RaidLevel metadata_level = format::RaidLevel::single;
   u32 metadata_column_count = 1;
+  // Pages of data lie on scattered devices. Only the functions of this fixture may access header areas.
+  bool is_scattered = false;
 };
 class SpaceFixture {
  public:
@@ -67,16 +70,19 @@ class SpaceFixture {
     make_layout();
     for (u32 i = 0; i < options.device_count; ++i) memory_.push_back(make_memory(device_bytes_));
     for (u32 i = 0; i < chunks.size(); ++i) format_chunk(i);
+    if (options.is_scattered) scattered_ = std::make_unique<ScatteredMemory>(copies_of({}));
     build();
   }
 
   // A second fixture on copies of the same devices: a mount after a crash, or a second mount.
-  SpaceFixture remount() const { return SpaceFixture(options_, memory_); }
+  SpaceFixture remount() const { return SpaceFixture(options_, memory_, scattered_.get()); }
 
   Status load_chunk(u32 chunk, u64 epoch) { return space::load_chunk(Lane{}, *fs, chunk, epoch); }
   Status load(u64 epoch) {
-    for (u32 i = 0; i < fs->space.chunk_count; ++i) GPU4FS_TRY(load_chunk(i, epoch));
-    return Status::ok;
+    return with_header_areas([&] {
+      for (u32 i = 0; i < fs->space.chunk_count; ++i) GPU4FS_TRY(load_chunk(i, epoch));
+      return Status::ok;
+    });
   }
 
   fs::Operation operation(u32 shard = 0) const {
@@ -90,11 +96,13 @@ class SpaceFixture {
   Status checkpoint(u64 epoch) {
     Lane g;
     const u32 count = fs->space.chunk_count;
-    for (u32 i = 0; i < count; ++i) space::snapshot_chunk(g, *fs, i);
-    for (u32 i = 0; i < count; ++i) GPU4FS_TRY(space::write_chunk(g, *fs, i, epoch));
-    for (u32 i = 0; i < count; ++i) space::publish_chunk(g, *fs, i);
-    fs->space.epoch_open = epoch + 1;
-    return Status::ok;
+    return with_header_areas([&] {
+      for (u32 i = 0; i < count; ++i) space::snapshot_chunk(g, *fs, i);
+      for (u32 i = 0; i < count; ++i) GPU4FS_TRY(space::write_chunk(g, *fs, i, epoch));
+      for (u32 i = 0; i < count; ++i) space::publish_chunk(g, *fs, i);
+      fs->space.epoch_open = epoch + 1;
+      return Status::ok;
+    });
   }
 
   // Medium memory of page `page` of a chunk's header area.
@@ -103,6 +111,30 @@ class SpaceFixture {
     return device_base(address.device_index()) + address.offset_bytes() + page * page_size;
   }
   u8* device_base(u32 device) { return memory_[device].base(); }
+  // A page of data as it is on the medium, for a test between two calls into raid; `offset` is in the page.
+  u8* page_at(u32 device, u64 offset) {
+    finish_call();
+    return scattered_ == nullptr ? memory_[device].base() + offset : scattered_->pages(device).memory(offset);
+  }
+  u8* page_at(const raid::DevicePlace& place) { return page_at(place.device, place.offset); }
+  u8* page_at(const raid::PageLocation& location, u32 copy = 0) {
+    return page_at(raid::page_place(fs->space, location, copy));
+  }
+  u8* parity_at(const raid::RowView& view, u32 j) { return page_at(raid::parity_place(fs->space, view, j)); }
+  // `count` pages of data from `offset` on.
+  std::vector<u8> bytes_at(u32 device, u64 offset, u64 count) {
+    std::vector<u8> bytes;
+    for (u64 i = 0; i < count; ++i) {
+      const u8* page = page_at(device, offset + i * page_size);
+      bytes.insert(bytes.end(), page, page + page_size);
+    }
+    return bytes;
+  }
+  // Expects that all accesses of the last call into raid were announced.
+  void finish_call() {
+    if (scattered_ != nullptr) scattered_->finish_call();
+  }
+  ScatteredMemory* scattered() { return scattered_.get(); }
   // For a chunk of data if none is given.
   u64 chunk_bytes(u32 chunk = raid::no_chunk) const {
     const u32 columns = is_metadata(chunk) ? options_.metadata_column_count : options_.column_count;
@@ -147,13 +179,40 @@ class SpaceFixture {
   }
 
  private:
-  SpaceFixture(const SpaceOptions& options, const std::vector<device::MappedFile>& memory) : options_(options) {
+  SpaceFixture(const SpaceOptions& options, const std::vector<device::MappedFile>& memory,
+               const ScatteredMemory* scattered)
+      : options_(options) {
     make_layout();
-    for (const device::MappedFile& device : memory) {
-      memory_.push_back(make_memory(device.size_bytes()));
-      copy_written(device, memory_.back());
-    }
+    memory_ = copies_of(memory);
+    if (scattered != nullptr) scattered_ = std::make_unique<ScatteredMemory>(copies_of(scattered->files()));
     build();
+  }
+
+  // Files of the devices' size with the same bytes; empty ones if there are none to copy.
+  std::vector<device::MappedFile> copies_of(const std::vector<device::MappedFile>& files) const {
+    std::vector<device::MappedFile> copies;
+    for (u32 i = 0; i < options_.device_count; ++i) {
+      copies.push_back(make_memory(device_bytes_));
+      if (!files.empty()) copy_written(files[i], copies.back());
+    }
+    return copies;
+  }
+
+  // The devices are memory devices during `body`, which accesses header areas.
+  template <class Body>
+  Status with_header_areas(Body&& body) {
+    if (scattered_ == nullptr) return body();
+    scattered_->finish_call();
+    for (u32 d = 0; d < memory_.size(); ++d) {
+      device::Device& device = fs->space.devices[d];
+      device.kind = device::DeviceKind::memory;
+      device.stack = nullptr;
+      if (device.base != nullptr) device.base = memory_[d].base();
+    }
+    fs->space.pages_apart = 0;
+    const Status status = body();
+    scattered_->take_over(fs->space);
+    return status;
   }
 
   // A memfd, because its holes can be distinguished from written parts.
@@ -256,6 +315,7 @@ class SpaceFixture {
   u64 device_bytes_ = 0;
   std::vector<device::MappedFile> memory_;
   HeapAllocator allocator_;
+  std::unique_ptr<ScatteredMemory> scattered_;
 };
 
 }  // namespace gpu4fs::test

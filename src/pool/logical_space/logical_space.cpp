@@ -97,7 +97,10 @@ raid::LogicalSpace build_logical_space(EngineAllocator& allocator, const format:
   space.granule_to_chunk = at_offset<u32>(block, granules_at);
   space.granule_count = granules.size();
   space.granule_shift = log2_floor(superblock.chunk_size_bytes);
-  for (const device::Device& device : devices) space.stacked |= device.stack != nullptr ? 1u : 0u;
+  for (const device::Device& device : devices) {
+    space.stacked |= device.stack != nullptr ? 1u : 0u;
+    space.pages_apart |= device.kind != device::DeviceKind::memory ? 1u : 0u;
+  }
   space.data_checksums = (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
   space.damage = at_offset<raid::DamageTable>(block, damage_at);
   set_classes(space, superblock, chunks);

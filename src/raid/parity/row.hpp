@@ -57,14 +57,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace row_entry_place(const LogicalSpace&
   return {state.device, 0, state.data_offset + view.row * page_size};
 }
 
+GPU4FS_FN GPU4FS_NOINLINE inline u8* row_entry_memory(const LogicalSpace& space, const RowView& view, u32 slot) {
+  const DevicePlace place = row_entry_place(space, view, slot);
+  return device::memory_at(space.devices[place.device], place.offset, page_size);
+}
+
 GPU4FS_FN inline DevicePlace parity_place(const LogicalSpace& space, const RowView& view, u32 j) {
   GPU4FS_CHECK_LT(j, space.chunks[view.chunk].parity_count);
   return row_entry_place(space, view, view.data_slots + j);
 }
 
 GPU4FS_FN inline u8* parity_memory(const LogicalSpace& space, const RowView& view, u32 j) {
-  const DevicePlace place = parity_place(space, view, j);
-  return device::memory_at(space.devices[place.device], place.offset, page_size);
+  GPU4FS_CHECK_LT(j, space.chunks[view.chunk].parity_count);
+  return row_entry_memory(space, view, view.data_slots + j);
 }
 
 // Announces accesses to a parity, as raid/page_access.hpp does for pages. After an error of a write the device may have

@@ -176,7 +176,7 @@ GPU4FS_FN constexpr u32 rows_passed(const RowBatch& batch, u32 wanted, u32 locke
 struct EntryLook {
   u32 is_readable;
   u32 is_rebuilding;  // and cannot be read
-  u64 memory;         // 0: a lost device has no memory
+  u64 memory;         // 0: a lost device may have no memory, or it is found only when a write is announced
 };
 
 // Any rank: announces a read of the entry.
@@ -186,7 +186,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& spa
   EntryLook look{0, 0, 0};
   look.is_readable = begin_noted_read(space, place.device, place.offset, page_size) == Status::ok ? 1 : 0;
   if (look.is_readable == 0) look.is_rebuilding = static_cast<u32>(rebuilding_devices(space) >> place.device & 1);
-  if (device.base != nullptr) {
+  if (look.is_readable != 0 || (!is_announced(space) && device.base != nullptr)) {
     look.memory = reinterpret_cast<std::uintptr_t>(device::memory_at(device, place.offset, page_size));
   }
   return look;
@@ -252,8 +252,7 @@ GPU4FS_FN PageRegisters<Group> load_entry(Group g, RowAccess at, u32 slot) {
   if constexpr (Group::size() > 1) {
     return load_aligned_page(g, known_memory(g, at.batch, at.row.entry + slot));
   } else {
-    const DevicePlace place = row_entry_place(at.space, at.row.view, slot);
-    return load_aligned_page(g, device::memory_at(at.space.devices[place.device], place.offset, page_size));
+    return load_aligned_page(g, row_entry_memory(at.space, at.row.view, slot));
   }
 }
 

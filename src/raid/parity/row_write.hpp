@@ -105,7 +105,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
 struct WriteBatch {
   RowBatch rows;
   u64 wanted;      // slots that are written, one bit each
-  u32 is_plain;    // 1: no device was lost or stacked when the rows were planned
+  u32 is_plain;    // 1: accesses needed no announcement when the rows were planned
   u32 is_planned;  // 1: `rows` has the memory of all entries
   // Of a rank of a warp:
   u32 birth_epochs[entries_of_rank];
@@ -118,15 +118,15 @@ GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSp
   WriteBatch batch{};
   batch.rows = make_batch(g, space, source.chunk, row, count);
   batch.wanted = find_slots_of_pages(g, batch.rows, source.first, source.count);
-  batch.is_plain = on_leader(g, [&] { return is_plain(space) ? 1u : 0u; });
+  batch.is_plain = on_leader(
+      g, [&] { return GPU4FS_MUTANT(row_write_unannounced, is_plain(space), failed_devices(space) == 0) ? 1u : 0u; });
   if constexpr (Group::size() > 1) {
     if (batch.is_plain == 0) return batch;
     batch.is_planned = 1;
     for_each_entry(g, batch.rows, batch.rows.rows, [&](u32 base, u32 slot, bool is_there) {
       const RowView& view = batch.rows.view;
       if (!is_there || (slot >= view.slot_count && slot < batch.rows.data_slots)) return;
-      const DevicePlace place = row_entry_place(space, view, slot);
-      const u8* memory = device::memory_at(space.devices[place.device], place.offset, page_size);
+      const u8* memory = row_entry_memory(space, view, slot);
       const u32 birth =
           slot < batch.rows.data_slots ? birth_of(space, space.chunks[source.chunk], row_page(view, slot)) : 0;
       // Constant indexes, so the values stay in registers.
@@ -259,8 +259,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace&
 
 // The writes are already announced.
 template <class Group, u32 count>
-GPU4FS_FN void store_parities(Group g, LogicalSpace& space, const RowView& view, u32 parities,
-                              const ParityPages<Group, count>& sums) {
+GPU4FS_FN GPU4FS_NOINLINE void store_parities(Group g, LogicalSpace& space, const RowView& view, u32 parities,
+                                              const ParityPages<Group, count>& sums) {
   for (u32 j = 0; j < count; ++j) {
     if ((parities >> j & 1) != 0) store_page(g, parity_page(g, sums, j), parity_memory(space, view, j));
   }

@@ -37,6 +37,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 settled_pages(const ChunkState& chunk, u64 
   return load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0 ? 0 : stable & committed;
 }
 
+// Consecutive pages, at most 64 and at most run_page_max if they are apart.
+struct CopyRun {
+  PageLocation first;
+  u32 count;
+  u32 are_apart;  // pages_are_apart() when the run was chosen
+};
+
 struct CopyTargets {
   u32 copies;  // one bit each: those on devices that are being rebuilt
   u32 source;  // the copy that is read
@@ -71,22 +78,56 @@ GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation&
   }
 }
 
-// Copies the pages [location.page, + count), which are contiguous in every copy, from `source` to the target copies.
-// Returns those that did not match, one bit each. The loop calls no functions, because the next page is being loaded.
+// The same for the pages of a run. Copies that do not accept all of them are not announced afterwards; their devices
+// have been given up.
 template <class Group>
+GPU4FS_FN u32 begin_run_targets(Group g, const LogicalSpace& space, const CopyRun& run, u32 copies) {
+  if (run.are_apart == 0) return on_leader(g, [&] { return begin_targets(space, run.first, run.count, copies); });
+  const u32 pages = run_bits_below(run.count);
+  u32 own = copies;
+  for_each_page(g, pages, [&](u32 index) { own &= begin_targets(space, page_behind(run.first, index), 1, copies); });
+  const u32 accepted = g.reduce(own, [](u32 a, u32 b) { return a & b; });
+  if (accepted != copies) {
+    for_each_page(g, pages,
+                  [&](u32 index) { end_targets(space, page_behind(run.first, index), 1, copies & ~accepted); });
+  }
+  return accepted;
+}
+
+template <class Group>
+GPU4FS_FN void end_run_targets(Group g, const LogicalSpace& space, const CopyRun& run, u32 copies) {
+  if (run.are_apart == 0) return on_leader(g, [&] { end_targets(space, run.first, run.count, copies); });
+  for_each_page(g, run_bits_below(run.count),
+                [&](u32 index) { end_targets(space, page_behind(run.first, index), 1, copies); });
+}
+
+template <bool is_spread, class Group>
+GPU4FS_FN RunPages<is_spread, Group> source_pages(Group g, const LogicalSpace& space, const PageLocation& first,
+                                                  u32 count, u32 copy) {
+  if constexpr (is_spread) {
+    return RunPages<true, Group>::make(g, space, first, run_bits_below(count), copy);
+  } else {
+    return {page_memory(space, first, copy)};
+  }
+}
+
+// Copies the pages [location.page, + count), which are contiguous in every copy or in a spread run, from `source` to
+// the target copies. Returns those that did not match, one bit each. The loop calls no functions, because the next page
+// is being loaded.
+template <bool is_spread, class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space, const PageLocation& location,
                                                 u32 count, CopyTargets targets, bool verifies) {
   const ChunkState& chunk = space.chunks[location.chunk];
-  const u8* from = page_memory(space, location, targets.source);
-  const auto memory = CopyMemory<Group>::make(g, space, location, targets.copies);
+  const auto from = source_pages<is_spread>(g, space, location, count, targets.source);
+  const auto memory = RunCopies<is_spread, Group>::make(g, space, location, count, targets.copies);
   const format::PageDescriptor* descriptors = &chunk.descriptors[location.page];
   const u64 address = chunk.base_address + location.page * page_size;
   u64 failed = 0;
   u64 own = 0;
-  PageRegisters<Group> next = load_aligned_page(g, from);
+  PageRegisters<Group> next = load_aligned_page(g, from.at(g, 0));
   for (u32 i = 0; i < count; ++i) {
     const PageRegisters<Group> page = next;
-    if (i + 1 < count) next = load_aligned_page(g, from + u64{i + 1} * page_size);
+    if (i + 1 < count) next = load_aligned_page(g, from.at(g, i + 1));
     u64 checksum = 0;
     if constexpr (Group::size() > 1) {
       if (i % warp_size == 0 && i + g.rank() < count) own = load_shared_16(&descriptors[i + g.rank()]).low;
@@ -99,7 +140,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& spa
       continue;
     }
     for (u32 left = targets.copies; left != 0; left &= left - 1) {
-      store_page(g, page, memory.of(g, first_copy(left)) + u64{i} * page_size);
+      store_page(g, page, memory.at(g, first_copy(left), i));
     }
   }
   g.sync();
@@ -118,7 +159,7 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
     was_read = true;
     const u32 begun = on_leader(g, [&] { return begin_targets(space, location, 1, copies); });
     if (begun == 0) return;
-    const u64 failed = copy_verified_run(g, space, location, 1, {begun, copy}, verifies);
+    const u64 failed = copy_verified_run<false>(g, space, location, 1, {begun, copy}, verifies);
     on_leader(g, [&] { end_targets(space, location, 1, begun); });
     if (failed != 0) continue;
     count_rebuilt(outcome, wire::RebuildCount::written, 1);
@@ -132,44 +173,61 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
   on_leader(g, [&] { set_rebuild_todo(chunk, location.page); });
 }
 
+// Whether the present content of copy `copy`, on a device that is being rebuilt, can be read.
+template <class Group>
+GPU4FS_FN bool begin_run_known_read(Group g, const LogicalSpace& space, const CopyRun& run, u32 copy) {
+  const auto begin = [&](const PageLocation& first, u32 count) {
+    const DevicePlace place = page_place(space, first, copy);
+    return device::begin_known_read(space.devices[place.device], place.offset, count * page_size);
+  };
+  if (run.are_apart == 0) return on_leader(g, [&] { return begin(run.first, run.count) == Status::ok; });
+  return begin_each_page(g, run_bits_below(run.count), [&](u32 index) {
+           return begin(page_behind(run.first, index), 1);
+         }).refused == 0;
+}
+
 // Those pages of the run that the target copies do not have yet, one bit each.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space, const PageLocation& location, u32 count,
-                                            u32 copies, bool verifies) {
-  const ChunkState& chunk = space.chunks[location.chunk];
-  const u64 all = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
+GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space, const CopyRun& run, u32 copies,
+                                            bool verifies) {
+  const ChunkState& chunk = space.chunks[run.first.chunk];
+  const u64 all = low_bits(run.count);
   if (!verifies) return all;
+  const format::PageDescriptor* descriptors = &chunk.descriptors[run.first.page];
+  const u64 address = chunk.base_address + run.first.page * page_size;
   u64 lacking = 0;
   for (u32 left = copies; left != 0; left &= left - 1) {
     const u32 copy = first_copy(left);
-    const bool readable = on_leader(g, [&] {
-      const DevicePlace place = page_place(space, location, copy);
-      return device::begin_known_read(space.devices[place.device], place.offset, count * page_size) == Status::ok;
-    });
-    if (!readable) return all;
-    lacking |= mismatches_in_run(g, page_memory(space, location, copy), &chunk.descriptors[location.page],
-                                 chunk.base_address + location.page * page_size, all);
+    if (!begin_run_known_read(g, space, run, copy)) return all;
+    lacking |= run.are_apart != 0 ? mismatches_in_run(g, source_pages<true>(g, space, run.first, run.count, copy),
+                                                      descriptors, address, all)
+                                  : mismatches_in_run(g, source_pages<false>(g, space, run.first, run.count, copy),
+                                                      descriptors, address, all);
   }
   return lacking;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space, const PageLocation& location, u32 count,
-                                           bool verifies, RebuildOutcome& outcome) {
-  const CopyTargets targets = on_leader(g, [&] {
-    CopyTargets found = find_targets(space, location);
-    if (found.copies != 0) found.copies = begin_targets(space, location, count, found.copies);
-    return found;
-  });
+GPU4FS_FN bool begin_run_source(Group g, const LogicalSpace& space, const CopyRun& run, u32 copy) {
+  if (run.are_apart != 0) return begin_run_read(g, space, run.first, run_bits_below(run.count), copy).refused == 0;
+  return on_leader(g, [&] { return begin_copy_read(space, run.first, run.count, copy) == Status::ok; });
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space, const CopyRun& run, bool verifies,
+                                           RebuildOutcome& outcome) {
+  CopyTargets targets = on_leader(g, [&] { return find_targets(space, run.first); });
+  if (targets.copies != 0) targets.copies = begin_run_targets(g, space, run, targets.copies);
   if (targets.copies == 0) return;
-  const bool readable =
-      on_leader(g, [&] { return begin_copy_read(space, location, count, targets.source) == Status::ok; });
-  u64 failed = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
-  if (readable) failed = copy_verified_run(g, space, location, count, targets, verifies);
-  on_leader(g, [&] { end_targets(space, location, count, targets.copies); });
-  count_rebuilt(outcome, wire::RebuildCount::written, count - static_cast<u32>(popcount(failed)));
+  u64 failed = low_bits(run.count);
+  if (begin_run_source(g, space, run, targets.source)) {
+    failed = run.are_apart != 0 ? copy_verified_run<true>(g, space, run.first, run.count, targets, verifies)
+                                : copy_verified_run<false>(g, space, run.first, run.count, targets, verifies);
+  }
+  end_run_targets(g, space, run, targets.copies);
+  count_rebuilt(outcome, wire::RebuildCount::written, run.count - static_cast<u32>(popcount(failed)));
   for (; failed != 0; failed &= failed - 1) {
-    const PageLocation page{location.chunk, 0, location.page + count_trailing_zeros(failed)};
+    const PageLocation page = page_behind(run.first, count_trailing_zeros(failed));
     rebuild_one_copy(g, space, page, targets.copies, verifies, outcome);
   }
 }
@@ -179,11 +237,11 @@ struct BitRun {
   u32 first;
   u32 count;
 };
-GPU4FS_FN constexpr BitRun first_run(u64 bits) {
+GPU4FS_FN constexpr BitRun first_run(u64 bits, u32 count_max) {
   const u32 first = static_cast<u32>(count_trailing_zeros(bits));
   const u64 rest = ~(bits >> first);
   const u32 count = rest == 0 ? 64 - first : minimum(static_cast<u32>(count_trailing_zeros(rest)), 64 - first);
-  return {first, count};
+  return {first, minimum(count, count_max)};
 }
 GPU4FS_FN constexpr u64 without_run(u64 bits, const BitRun& run) {
   const u32 end = run.first + run.count;
@@ -213,32 +271,35 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
   struct Taken {
     u64 pages;
     u32 counter;
-    u32 reserved;
+    u32 are_apart;
   };
   const u64 wanted = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
   const Taken taken = on_leader(g, [&] {
     Taken found{};
     found.counter = begin_repairs(space);
     found.pages = detail::take_copies_to_rebuild(chunk, page, wanted);
+    found.are_apart = pages_are_apart(space) ? 1 : 0;
     return found;
   });
   RebuildOutcome outcome{};
   count_rebuilt(outcome, wire::RebuildCount::looked_at, static_cast<u32>(popcount(taken.pages)));
   const bool verifies = space.data_checksums != 0;
+  const u32 run_max = taken.are_apart != 0 ? detail::run_page_max : rebuild_task_pages;
   u64 pages = taken.pages;
   for (u64 bits = pages; bits != 0 && !is_fresh;) {
-    const detail::BitRun run = detail::first_run(bits);
-    const PageLocation location{index, 0, page + run.first};
-    const u32 copies = on_leader(g, [&] { return detail::find_targets(space, location).copies; });
-    const u64 lacking = copies == 0 ? 0 : detail::pages_lacking(g, space, location, run.count, copies, verifies);
-    pages &= ~((run.count == 64 ? ~u64{0} : (u64{1} << run.count) - 1) << run.first);
-    pages |= lacking << run.first;
-    bits = detail::without_run(bits, run);
+    const detail::BitRun at = detail::first_run(bits, run_max);
+    const detail::CopyRun run{{index, 0, page + at.first}, at.count, taken.are_apart};
+    const u32 copies = on_leader(g, [&] { return detail::find_targets(space, run.first).copies; });
+    const u64 lacking = copies == 0 ? 0 : detail::pages_lacking(g, space, run, copies, verifies);
+    pages &= ~(low_bits(at.count) << at.first);
+    pages |= lacking << at.first;
+    bits = detail::without_run(bits, at);
   }
   while (pages != 0) {
-    const detail::BitRun run = detail::first_run(pages);
-    detail::rebuild_run(g, space, {index, 0, page + run.first}, run.count, verifies, outcome);
-    pages = detail::without_run(pages, run);
+    const detail::BitRun at = detail::first_run(pages, run_max);
+    const detail::CopyRun run{{index, 0, page + at.first}, at.count, taken.are_apart};
+    detail::rebuild_run(g, space, run, verifies, outcome);
+    pages = detail::without_run(pages, at);
   }
   g.sync();
   on_leader(g, [&] { end_repairs(space, taken.counter); });

@@ -64,30 +64,41 @@ struct OutputPlace {
   u32 device;
   u64 offset;
   u8* memory;
+  u32 is_announced;  // 1: end_output() tells the device that it was written
+  u32 reserved;
 };
 
 GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace& space, const RowView& view, u32 slot) {
   const DevicePlace place = row_entry_place(space, view, slot);
   const device::Device& device = space.devices[place.device];
   // The device was given up meanwhile, or is already read again.
-  if (!is_rebuilding(space, place.device)) return {Status::device_failed, place.device, 0, nullptr};
+  if (!is_rebuilding(space, place.device)) return {Status::device_failed, place.device, 0, nullptr, 0, 0};
   const Status status = device::begin_write(device, place.offset, page_size);
   if (status != Status::ok) {
     (void)tolerates_write_error(space, place.device);
-    return {status, place.device, 0, nullptr};
+    return {status, place.device, 0, nullptr, 0, 0};
   }
-  return {Status::ok, place.device, place.offset, device::memory_at(device, place.offset, page_size)};
+  return {Status::ok, place.device, place.offset, device::memory_at(device, place.offset, page_size), 1, 0};
 }
 
-// A warp knows the place from its examination of the row, which also says that the device is being rebuilt. If the
-// device has been given up since then, the write does no harm: the memory stays mapped while a task is in the step
-// gate.
+// Unless accesses are announced, a warp knows the place from its examination of the row, which also says that the
+// device is being rebuilt. If the device has been given up since then, the write does no harm: the memory stays mapped
+// while a task is in the step gate.
 template <class Group>
 GPU4FS_FN OutputPlace begin_output(Group g, RowAccess at, u32 output) {
   if constexpr (Group::size() > 1) {
-    if (!is_stacked(at.space)) return {Status::ok, 0, 0, known_memory(g, at.batch, at.row.entry + output)};
+    if (!g.any(is_announced(at.space))) {
+      return {Status::ok, 0, 0, known_memory(g, at.batch, at.row.entry + output), 0, 0};
+    }
   }
   return on_leader(g, [&] { return announce_output(at.space, at.row.view, output); });
+}
+
+template <class Group>
+GPU4FS_FN void end_output(Group g, const LogicalSpace& space, const OutputPlace& place) {
+  if (GPU4FS_MUTANT(row_output_not_ended, place.is_announced, 0u) == 0) return;
+  g.sync();
+  on_leader(g, [&] { device::end_write(space.devices[place.device], place.offset, page_size); });
 }
 
 // The existing content on a device that is being rebuilt.
@@ -108,15 +119,13 @@ enum class Storing : u32 { nothing, changes, everything };
 template <class Group>
 GPU4FS_FN OutputResult store_output(Group g, RowAccess at, u32 output, const PageRegisters<Group>& page,
                                     Storing storing) {
+  // The read is announced first: a page whose write is announced need not have its old content.
+  const bool has_old = storing != Storing::everything && can_be_read(g, at.space, at.row, output);
   const OutputPlace place = begin_output(g, at, output);
   if (place.status != Status::ok) return OutputResult::is_there;
-  const bool stores = storing == Storing::everything || !can_be_read(g, at.space, at.row, output) ||
-                      !same_page(g, page, load_aligned_page(g, place.memory));
+  const bool stores = !has_old || !same_page(g, page, load_aligned_page(g, place.memory));
   if (stores) store_page(g, page, place.memory);
-  if (is_stacked(at.space)) {
-    g.sync();
-    on_leader(g, [&] { device::end_write(at.space.devices[place.device], place.offset, page_size); });
-  }
+  end_output(g, at.space, place);
   return stores ? OutputResult::stored : OutputResult::is_there;
 }
 
