@@ -57,16 +57,20 @@ class LoggedPages : public ::testing::TestWithParam<test::LevelShape> {
   std::vector<std::vector<u8>> columns() {
     std::vector<std::vector<u8>> all;
     for (u32 c = 0; c < chunk().column_count; ++c) {
-      const u8* memory = column(c);
-      all.emplace_back(memory, memory + count * page_size);
+      const ColumnState& state = chunk().columns[c];
+      all.push_back(pool_.bytes_at(state.device, state.data_offset, count));
     }
     return all;
   }
-  u8* column(u32 c) { return pool_.device_base(chunk().columns[c].device) + chunk().columns[c].data_offset; }
+  u8* place(u32 c, u64 row) {
+    return pool_.page_at(chunk().columns[c].device, chunk().columns[c].data_offset + row * page_size);
+  }
   // With content that a column would not have by chance.
   void lose(u32 set) {
     for (u32 c = 0; c < chunk().column_count; ++c) {
-      if ((set >> c & 1) != 0) test::fill_random(column(c), count * page_size, 1000 + c);
+      for (u64 row = 0; row < count && (set >> c & 1) != 0; ++row) {
+        test::fill_random(place(c, row), page_size, 1000 + c * count + row);
+      }
     }
   }
   // Only rows of the pages: others are not written.
@@ -76,7 +80,7 @@ class LoggedPages : public ::testing::TestWithParam<test::LevelShape> {
       for (u32 c = 0; c < chunk().column_count; ++c) {
         const bool is_empty = in_rows() && !is_used(row, c);
         if (is_empty) continue;
-        ASSERT_EQ(std::memcmp(column(c) + row * page_size, medium_[c].data() + row * page_size, page_size), 0)
+        ASSERT_EQ(std::memcmp(place(c, row), medium_[c].data() + row * page_size, page_size), 0)
             << "set " << set << " row " << row << " column " << c;
       }
     }
@@ -181,8 +185,8 @@ TEST(NextSet, GoesThroughAllOfASize) {
   EXPECT_EQ(detail::next_set(u64{1} << 62, 64), u64{1} << 63);
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, LoggedPages, ::testing::ValuesIn(shapes),
-                         [](const auto& shape) { return std::string(shape.param.name); });
+INSTANTIATE_TEST_SUITE_P(Levels, LoggedPages, ::testing::ValuesIn(test::with_scattered(shapes)),
+                         [](const auto& shape) { return test::name_of(shape.param); });
 
 }  // namespace
 }  // namespace gpu4fs::raid::logged_pages_test

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,10 +24,13 @@ using test::SpaceFixture;
 
 constexpr u32 page_bytes = static_cast<u32>(page_size);
 
-// A pool with some allocated pages.
-class PageIo : public ::testing::Test {
+// A pool with some allocated pages. The parameter says whether its devices are scattered.
+class PageIo : public ::testing::TestWithParam<bool> {
  protected:
-  explicit PageIo(const test::SpaceOptions& options = {.device_count = 2, .chunks_per_device = 2}) : pool_(options) {
+  explicit PageIo(const test::SpaceOptions& options = {.device_count = 2,
+                                                       .chunks_per_device = 2,
+                                                       .is_scattered = GetParam()})
+      : pool_(options) {
     EXPECT_EQ(pool_.load(1), Status::ok);
     fs::Operation op = pool_.operation();
     EXPECT_EQ(space::reserve_pages(*pool_.fs, op, 64), Status::ok);
@@ -41,7 +45,7 @@ class PageIo : public ::testing::Test {
   u8* medium(u64 address) {
     PageLocation location;
     EXPECT_EQ(find_page(space(), address, &location), Status::ok);
-    return page_memory(space(), location);
+    return pool_.page_at(location);
   }
   format::PageDescriptor& descriptor(u64 address) {
     PageLocation location;
@@ -63,10 +67,10 @@ class PageIo : public ::testing::Test {
 
 class PageIoWithoutDataChecksums : public PageIo {
  protected:
-  PageIoWithoutDataChecksums() : PageIo({.data_checksums = false}) {}
+  PageIoWithoutDataChecksums() : PageIo({.data_checksums = false, .is_scattered = GetParam()}) {}
 };
 
-TEST_F(PageIo, round_trip_from_any_alignment_to_any_alignment) {
+TEST_P(PageIo, round_trip_from_any_alignment_to_any_alignment) {
   std::vector<u8> source(page_bytes + 64), destination(page_bytes + 96);
   u64 round = 0;
   on_all_groups([&](auto g) {
@@ -92,7 +96,7 @@ TEST_F(PageIo, round_trip_from_any_alignment_to_any_alignment) {
   });
 }
 
-TEST_F(PageIo, ranges_are_cut_out_of_a_verified_page) {
+TEST_P(PageIo, ranges_are_cut_out_of_a_verified_page) {
   const u64 address = addresses_[3];
   const std::vector<u8> page = random_page(1);
   write(address, page);
@@ -114,7 +118,7 @@ TEST_F(PageIo, ranges_are_cut_out_of_a_verified_page) {
   });
 }
 
-TEST_F(PageIo, flipped_byte_is_never_given_out) {
+TEST_P(PageIo, flipped_byte_is_never_given_out) {
   const u64 address = addresses_[5];
   write(address, random_page(2));
   std::vector<u8> destination(page_bytes, 0xee);
@@ -140,7 +144,7 @@ TEST_F(PageIo, flipped_byte_is_never_given_out) {
   });
 }
 
-TEST_F(PageIo, misdirected_and_lost_writes_are_detected) {
+TEST_P(PageIo, misdirected_and_lost_writes_are_detected) {
   const u64 right = addresses_[0];
   const u64 wrong = addresses_[1];
   write(right, random_page(3));
@@ -165,7 +169,7 @@ TEST_F(PageIo, misdirected_and_lost_writes_are_detected) {
   });
 }
 
-TEST_F(PageIo, merged_write_equals_the_merge_in_memory) {
+TEST_P(PageIo, merged_write_equals_the_merge_in_memory) {
   std::vector<u8> source(page_bytes + 64), result(page_bytes);
   on_all_groups([&](auto g) {
     test::Sequence random(23);
@@ -199,7 +203,7 @@ TEST_F(PageIo, merged_write_equals_the_merge_in_memory) {
   });
 }
 
-TEST_F(PageIo, merging_with_a_damaged_page_fails_and_keeps_it) {
+TEST_P(PageIo, merging_with_a_damaged_page_fails_and_keeps_it) {
   const u64 old_address = addresses_[2];
   const std::vector<u8> source = random_page(6);
   on_all_groups([&](auto g) {
@@ -219,7 +223,7 @@ TEST_F(PageIo, merging_with_a_damaged_page_fails_and_keeps_it) {
   EXPECT_EQ(std::memcmp(medium(old_address), source.data(), page_bytes), 0);
 }
 
-TEST_F(PageIo, source_that_changes_meanwhile_leaves_a_consistent_page) {
+TEST_P(PageIo, source_that_changes_meanwhile_leaves_a_consistent_page) {
   if (GPU4FS_TSAN) GTEST_SKIP() << "the race is what this test is about";
   std::vector<u8> source = random_page(8);
   std::vector<u8> destination(page_bytes);
@@ -241,7 +245,7 @@ TEST_F(PageIo, source_that_changes_meanwhile_leaves_a_consistent_page) {
   client.join();
 }
 
-TEST_F(PageIo, write_marks_the_descriptor_page_dirty) {
+TEST_P(PageIo, write_marks_the_descriptor_page_dirty) {
   ChunkState& chunk = space().chunks[0];
   const u64 page = 300;
   const u64 address = chunk.base_address + page * page_size;
@@ -251,7 +255,7 @@ TEST_F(PageIo, write_marks_the_descriptor_page_dirty) {
   EXPECT_EQ(chunk.descriptor_dirty[0], u64{1} << (page / format::descriptors_per_page));
 }
 
-TEST_F(PageIo, checkpoint_writes_belong_to_its_epoch) {
+TEST_P(PageIo, checkpoint_writes_belong_to_its_epoch) {
   const u64 address = addresses_[0];
   space::commit_extent(Lane{}, *pool_.fs, Extent{address, 1, 0});
   ASSERT_EQ(pool_.checkpoint(2), Status::ok);
@@ -262,7 +266,7 @@ TEST_F(PageIo, checkpoint_writes_belong_to_its_epoch) {
 }
 
 // Two damaged maps may name one page, and one of them may have freed it.
-TEST_F(PageIo, a_free_page_is_not_written) {
+TEST_P(PageIo, a_free_page_is_not_written) {
   const u64 free_address = space().chunks[3].base_address + space().chunks[3].size_bytes - page_size;
   const std::vector<u8> page = random_page(11);
   on_all_groups([&](auto g) {
@@ -273,7 +277,7 @@ TEST_F(PageIo, a_free_page_is_not_written) {
   });
 }
 
-TEST_F(PageIo, bad_addresses_are_answers) {
+TEST_P(PageIo, bad_addresses_are_answers) {
   std::vector<u8> buffer(page_bytes);
   const u64 end = space().granule_count << space().granule_shift;
   on_all_groups([&](auto g) {
@@ -286,7 +290,7 @@ TEST_F(PageIo, bad_addresses_are_answers) {
   });
 }
 
-TEST_F(PageIo, chunk_out_of_reach_is_named) {
+TEST_P(PageIo, chunk_out_of_reach_is_named) {
   u32 chunk = no_chunk;
   ASSERT_EQ(chunk_of(space(), addresses_[0], &chunk), Status::ok);
   space().chunks[chunk].presence &= ~chunk_accessible;
@@ -302,7 +306,7 @@ TEST_F(PageIo, chunk_out_of_reach_is_named) {
   EXPECT_EQ(read_page(Lane{}, space(), addresses_[0], buffer.data()), Status::device_failed);
 }
 
-TEST_F(PageIoWithoutDataChecksums, only_metadata_is_verified) {
+TEST_P(PageIoWithoutDataChecksums, only_metadata_is_verified) {
   const std::vector<u8> page = random_page(12);
   std::vector<u8> result(page_bytes);
   on_all_groups([&](auto g) {
@@ -321,6 +325,12 @@ TEST_F(PageIoWithoutDataChecksums, only_metadata_is_verified) {
     on_leader(g, [&] { EXPECT_EQ(result, page); });
   });
 }
+
+std::string name_of(const ::testing::TestParamInfo<bool>& parameter) {
+  return parameter.param ? "scattered" : "memory";
+}
+INSTANTIATE_TEST_SUITE_P(Devices, PageIo, ::testing::Bool(), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, PageIoWithoutDataChecksums, ::testing::Bool(), name_of);
 
 }  // namespace
 }  // namespace gpu4fs::raid

@@ -80,7 +80,7 @@ class Parities : public ::testing::TestWithParam<test::LevelShape> {
   LogicalSpace& space() { return pool_.fs->space; }
   ChunkState& chunk() { return space().chunks[0]; }
   u64 address(u64 page) { return chunk().base_address + page * page_size; }
-  u8* medium(u64 page) { return page_memory(space(), {0, 0, page}, 0); }
+  u8* medium(u64 page) { return pool_.page_at(PageLocation{0, 0, page}); }
   u64 row_count() {
     return chunk().page_count / 512 * divide_up(u64{512}, chunk().column_count - chunk().parity_count);
   }
@@ -127,7 +127,7 @@ class Parities : public ::testing::TestWithParam<test::LevelShape> {
     }
     const std::vector<std::vector<u8>> expected = parities_of(pages, chunk().parity_count);
     for (u32 j = 0; j < chunk().parity_count; ++j) {
-      ASSERT_EQ(std::memcmp(parity_memory(space(), view, j), expected[j].data(), page_size), 0)
+      ASSERT_EQ(std::memcmp(pool_.parity_at(view, j), expected[j].data(), page_size), 0)
           << "row " << row << " parity " << j;
     }
   }
@@ -246,8 +246,9 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
         for (u32 column = 0; column < columns; ++column) {
           if ((set >> column & 1) == 0) continue;
           const ColumnState& state = chunk().columns[column];
-          u8* memory = pool_.device_base(state.device) + state.data_offset;
-          for (u64 row = first_row; row <= last_row; ++row) memory[row * page_size + row * 37 % page_size] ^= 0x20;
+          for (u64 row = first_row; row <= last_row; ++row) {
+            pool_.page_at(state.device, state.data_offset + row * page_size)[row * 37 % page_size] ^= 0x20;
+          }
         }
       });
       std::vector<u8> back(64 * page_size);
@@ -265,7 +266,7 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
             const DevicePlace place = parity_place(space(), view, j);
             for (u32 column = 0; column < columns; ++column) {
               if ((set >> column & 1) != 0 && chunk().columns[column].device == place.device) {
-                parity_memory(space(), view, j)[row * 37 % page_size] ^= 0x20;
+                pool_.parity_at(view, j)[row * 37 % page_size] ^= 0x20;
               }
             }
           }
@@ -381,7 +382,7 @@ TEST_P(Parities, OneLossMoreIsAnErrorOfWhatIsLostAlone) {
   const u32 lost = std::min(m + 1, view.slot_count);
   for (u32 slot = 0; slot < lost; ++slot)
     medium(row_page(view, slot))[9] ^= static_cast<u8>(1 << slot);  // changes that do not cancel out
-  for (u32 j = 0; j < m + 1 - lost; ++j) parity_memory(space(), view, j)[9] ^= 0x80;
+  for (u32 j = 0; j < m + 1 - lost; ++j) pool_.parity_at(view, j)[9] ^= 0x80;
   on_all_groups([&](auto g) {
     std::vector<u8> back(page_size);
     u8* to = on_leader(g, [&] { return back.data(); });
@@ -501,7 +502,7 @@ TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
     const RowValues values{0, 0, view.row, all & ~leaves, 1, work};
     on_leader(g, [&] {
       fill_random(work, page_size, 9);
-      for (u32 j = 0; j < chunk().parity_count; ++j) std::memset(parity_memory(space(), view, j), 0x77, page_size);
+      for (u32 j = 0; j < chunk().parity_count; ++j) std::memset(pool_.parity_at(view, j), 0x77, page_size);
     });
     EXPECT_EQ(prepare_row(g, space(), values, work + (row_work_page_count - 1) * page_size), Status::ok);
     for (u32 time = 0; time < 2; ++time) {
@@ -512,7 +513,7 @@ TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
         expect_parities(view.row);
         // As a crash in between leaves it.
         std::memset(medium(row_page(view, 0)), 0x11, page_size / 2);
-        std::memset(parity_memory(space(), view, 0), 0x22, page_size / 2);
+        std::memset(pool_.parity_at(view, 0), 0x22, page_size / 2);
       });
     }
     EXPECT_EQ(replace_row(g, space(), values), Status::ok);
@@ -570,7 +571,7 @@ TEST_P(Parities, NoRowIsPreparedFromADamagedPage) {
   medium(row_page(view, 1))[100] ^= 1;
   EXPECT_EQ(prepare_row(Lane{}, space(), values, last), Status::ok) << "made from the parities";
   medium(row_page(view, 1))[100] ^= 1;
-  for (u32 j = 0; j < chunk().parity_count; ++j) parity_memory(space(), view, j)[100] ^= 1;
+  for (u32 j = 0; j < chunk().parity_count; ++j) pool_.parity_at(view, j)[100] ^= 1;
   EXPECT_EQ(prepare_row(Lane{}, space(), values, last), Status::checksum_mismatch);
 }
 
@@ -579,11 +580,11 @@ std::vector<test::LevelShape> chosen_shapes() {
   std::vector<test::LevelShape> chosen;
   const std::size_t step = test::is_short() ? 2 : 1;
   for (std::size_t i = 0; i < std::size(shapes); i += step) chosen.push_back(shapes[i]);
-  return chosen;
+  return test::with_scattered(chosen, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Parities, ::testing::ValuesIn(chosen_shapes()),
-                         [](const auto& parameter) { return std::string(parameter.param.name); });
+                         [](const auto& parameter) { return test::name_of(parameter.param); });
 
 TEST(Galois, EquationsAreSolved) {
   for (u32 count = 1; count <= 3; ++count) {

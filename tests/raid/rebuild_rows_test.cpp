@@ -29,7 +29,7 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
 
   LogicalSpace& space() { return pool_.fs->space; }
   ChunkState& chunk() { return space().chunks[0]; }
-  u8* medium(u64 page) { return page_memory(space(), {0, 0, page}, 0); }
+  u8* medium(u64 page) { return pool_.page_at(PageLocation{0, 0, page}); }
   u32 device_of(u64 page) { return page_place(space(), {0, 0, page}, 0).device; }
   u64 all_bits() { return low_bits(count); }
   // Rows without a part on the device are not processed.
@@ -52,8 +52,7 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
       for (u32 entry = 0; entry < chunk().column_count; ++entry) {
         if (entry >= view.slot_count && entry < view.data_slots) continue;
         if (entry < view.slot_count && row_page(view, entry) >= count) continue;
-        const DevicePlace place = row_entry_place(space(), view, entry);
-        all.push_back(device::memory_at(space().devices[place.device], place.offset, page_size));
+        all.push_back(pool_.page_at(row_entry_place(space(), view, entry)));
       }
     }
     return all;
@@ -182,7 +181,7 @@ TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
       const RowRange rows = rows_of_pages(space(), 0, 0, count);
       for (u64 row = rows.first; row < rows.end; ++row) {
         const RowView view = row_view(space(), 0, row);
-        if (parity_place(space(), view, 0).device != device) parity_memory(space(), view, 0)[7] ^= 0x10;
+        if (parity_place(space(), view, 0).device != device) pool_.parity_at(view, 0)[7] ^= 0x10;
       }
     });
     const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, true);
@@ -235,7 +234,7 @@ TEST_P(RebuiltRows, NoParityFollowsFromAWrongOne) {
       const RowRange rows = rows_of_pages(space(), 0, 0, count);
       for (u64 row = rows.first; row < rows.end; ++row) {
         const RowView view = row_view(space(), 0, row);
-        u8* parity = parity_memory(space(), view, 0);
+        u8* parity = pool_.parity_at(view, 0);
         if (!is_filled(parity, 2)) parity[11] ^= 0x20;
       }
       begin_several(1, 1);
@@ -262,11 +261,13 @@ TEST_P(RebuiltRows, BitsAreClearedAcrossWords) {
   words[0] = 0;
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RebuiltRows,
-                         ::testing::Values(test::LevelShape{"raid6_4_4k", format::RaidLevel::raid6, 4, 4096},
-                                           test::LevelShape{"raid6_6_16k", format::RaidLevel::raid6, 6, 16384},
-                                           test::LevelShape{"raid7_8_4k", format::RaidLevel::raid7, 8, 4096}),
-                         [](const auto& parameter) { return std::string(parameter.param.name); });
+const test::LevelShape shapes[] = {
+    {"raid6_4_4k", format::RaidLevel::raid6, 4, 4096},
+    {"raid6_6_16k", format::RaidLevel::raid6, 6, 16384},
+    {"raid7_8_4k", format::RaidLevel::raid7, 8, 4096},
+};
+INSTANTIATE_TEST_SUITE_P(Shapes, RebuiltRows, ::testing::ValuesIn(test::with_scattered(shapes)),
+                         [](const auto& parameter) { return test::name_of(parameter.param); });
 
 }  // namespace
 }  // namespace gpu4fs::raid::rebuild_rows_test

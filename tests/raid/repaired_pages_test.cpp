@@ -36,7 +36,7 @@ class RepairedPages : public ::testing::TestWithParam<test::LevelShape> {
 
   LogicalSpace& space() { return pool_.fs->space; }
   ChunkState& chunk() { return space().chunks[0]; }
-  u8* medium(u64 page, u32 copy) { return page_memory(space(), {0, 0, page}, copy); }
+  u8* medium(u64 page, u32 copy) { return pool_.page_at(PageLocation{0, 0, page}, copy); }
   bool has_parities() { return chunk().parity_count != 0; }
 
   // The content of the columns in the pages' rows, and some rows after them.
@@ -44,8 +44,8 @@ class RepairedPages : public ::testing::TestWithParam<test::LevelShape> {
     std::vector<u8> all;
     for (u32 i = 0; i < chunk().column_count; ++i) {
       const ColumnState& column = chunk().columns[i];
-      const u8* memory = space().devices[column.device].base + column.data_offset;
-      all.insert(all.end(), memory, memory + 2 * count * page_size);
+      const std::vector<u8> bytes = pool_.bytes_at(column.device, column.data_offset, 2 * count);
+      all.insert(all.end(), bytes.begin(), bytes.end());
     }
     return all;
   }
@@ -102,7 +102,7 @@ TEST_P(RepairedPages, EachParityStandsOnItsDeviceAgain) {
       const RowView view = row_view(space(), 0, row);
       for (u32 j = 0; j < chunk().parity_count; ++j) {
         const u64 counted = on_leader(g, [&] {
-          parity_memory(space(), view, j)[9] ^= 0x80;
+          pool_.parity_at(view, j)[9] ^= 0x80;
           return counted_repairs();
         });
         EXPECT_TRUE(repair_row(g, space(), view));
@@ -139,12 +139,14 @@ TEST_P(RepairedPages, PagesOfNoCheckpointAreNotSettled) {
   EXPECT_FALSE(page_is_settled(space(), location)) << "it was freed";
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RepairedPages,
-                         ::testing::Values(test::LevelShape{"raid1_2", format::RaidLevel::raid1, 2, 0},
-                                           test::LevelShape{"raid1_3", format::RaidLevel::raid1, 3, 0},
-                                           test::LevelShape{"raid5_4_4k", format::RaidLevel::raid5, 4, 4096},
-                                           test::LevelShape{"raid6_5_8k", format::RaidLevel::raid6, 5, 8192}),
-                         [](const auto& parameter) { return std::string(parameter.param.name); });
+const test::LevelShape shapes[] = {
+    {"raid1_2", format::RaidLevel::raid1, 2, 0},
+    {"raid1_3", format::RaidLevel::raid1, 3, 0},
+    {"raid5_4_4k", format::RaidLevel::raid5, 4, 4096},
+    {"raid6_5_8k", format::RaidLevel::raid6, 5, 8192},
+};
+INSTANTIATE_TEST_SUITE_P(Shapes, RepairedPages, ::testing::ValuesIn(test::with_scattered(shapes)),
+                         [](const auto& parameter) { return test::name_of(parameter.param); });
 
 }  // namespace
 }  // namespace gpu4fs::raid::repaired_pages_test
