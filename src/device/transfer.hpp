@@ -9,10 +9,12 @@
 // Uniform. Status: that of the announcement. After a failed read the destination has no meaning.
 #pragma once
 
+#include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/copy.hpp"
 #include "base/group.hpp"
+#include "base/limits.hpp"
 #include "base/mutant.hpp"
 #include "base/status.hpp"
 #include "base/types.hpp"
@@ -24,11 +26,26 @@ namespace gpu4fs::device {
 
 namespace detail {
 
+// Calls body(offset, length, done) for the part of the range in each page; `done`: bytes before the part.
+template <class Body>
+GPU4FS_FN void each_page_part(u64 offset, u64 length, Body&& body) {
+  for (u64 done = 0; done < length;) {
+    const u64 part = minimum(page_size - (offset + done) % page_size, length - done);
+    body(offset + done, part, done);
+    done += part;
+  }
+}
+
 template <class Group>
 GPU4FS_FN Status fetch_range(Group g, const Device& device, u64 offset, u64 length, void* destination) {
   switch (device.kind) {
     case DeviceKind::memory:
       copy_bytes(g, destination, memory_at(device, offset, length), length);
+      return Status::ok;
+    case DeviceKind::scattered:
+      each_page_part(offset, length, [&](u64 at, u64 part, u64 done) {
+        copy_bytes(g, static_cast<u8*>(destination) + done, memory_at(device, at, part), part);
+      });
       return Status::ok;
   }
   GPU4FS_UNREACHABLE("a kind of device without transfers");
@@ -39,6 +56,11 @@ GPU4FS_FN Status store_range(Group g, const Device& device, u64 offset, const vo
   switch (device.kind) {
     case DeviceKind::memory:
       copy_bytes(g, memory_at(device, offset, length), source, length);
+      return Status::ok;
+    case DeviceKind::scattered:
+      each_page_part(offset, length, [&](u64 at, u64 part, u64 done) {
+        copy_bytes(g, memory_at(device, at, part), static_cast<const u8*>(source) + done, part);
+      });
       return Status::ok;
   }
   GPU4FS_UNREACHABLE("a kind of device without transfers");

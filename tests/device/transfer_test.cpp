@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -158,6 +159,34 @@ TEST(Transfer, AWriteIsAnnouncedOnceAndChangesNothingElse) {
         EXPECT_EQ(listened.heard(), announced);
       });
     });
+  }
+}
+
+// Where each page of a scattered device is found separately.
+TEST(Transfer, RangesOfScatteredPagesArePutTogether) {
+  const MappedFile file = MappedFile::anonymous(medium_bytes);
+  Device device = file.device(0);
+  device.kind = DeviceKind::scattered;
+  for (const Range& range : ranges) {
+    const std::vector<u8> content = random_bytes(range.offset + 1, medium_bytes);
+    for (u64 at = 0; at < medium_bytes; at += page_size) {
+      std::copy_n(content.data() + at, page_size, memory_at(device, at, page_size));
+    }
+    std::vector<u8> seen(range.length);
+    const std::vector<u8> source = random_bytes(range.length + 5, range.length);
+    on_all_groups([&](auto g) {
+      EXPECT_EQ(read_range(g, device, range.offset, range.length, seen.data()), Status::ok);
+      on_leader(g, [&] {
+        EXPECT_TRUE(std::equal(seen.begin(), seen.end(), content.begin() + static_cast<i64>(range.offset)) ||
+                    seen == source);
+      });
+      EXPECT_EQ(write_range(g, device, range.offset, source.data(), range.length), Status::ok);
+    });
+    std::vector<u8> expected = content;
+    std::copy(source.begin(), source.end(), expected.begin() + static_cast<i64>(range.offset));
+    for (u64 at = 0; at < medium_bytes; at += page_size) {
+      EXPECT_EQ(std::memcmp(memory_at(device, at, page_size), expected.data() + at, page_size), 0) << at;
+    }
   }
 }
 

@@ -257,7 +257,7 @@ TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
 // its old state, and the copy is repaired afterwards. A part that only one column has is lost, and its loss is
 // detected.
 TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
-  if (GetParam().is_scattered) GTEST_SKIP() << "header areas are on memory devices";
+  if (GetParam().is_scattered) GTEST_SKIP() << "damage is done where memory devices have header areas";
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
   ASSERT_EQ(space::reserve_pages(*pool_.fs, op, 5), Status::ok);
@@ -325,7 +325,7 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
 // Damage while the pool is mounted: a scrub finds each part in each column and restores it from another one. If no
 // column has it, the next checkpoint writes it from memory.
 TEST_P(Levels, AScrubRestoresHeaderAreas) {
-  if (GetParam().is_scattered) GTEST_SKIP() << "header areas are on memory devices";
+  if (GetParam().is_scattered) GTEST_SKIP() << "damage is done where memory devices have header areas";
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
   ASSERT_EQ(space::reserve_pages(*pool_.fs, op, 5), Status::ok);
