@@ -191,6 +191,66 @@ TEST_F(LongReads, DamagedPagesAreNotGiven) {
   EXPECT_EQ(client->read(inode_, 3 * page_size, 3 * page_size).result, 3 * page_size);
 }
 
+// The ordinary way, which a longer read goes, is the oracle.
+TEST_F(LongReads, WhoMayNotReadGetsNothing) {
+  {
+    std::optional<BasicFileClient<WaitingClient>> owner;
+    const KernelWarp warp(engine_.engine());
+    owner.emplace(engine_);
+    make_file(*owner);
+  }
+  WaitingClient user(engine_, ClientOptions{.data_length = file_bytes, .trusted = false});
+  engine::Session& session = engine_.engine().sessions[user.session()];
+  ASSERT_EQ(session.trusted, 0u);
+  fs::Operation op{};
+  fs::InodeRef ref{};
+  ASSERT_EQ(fs::get_inode(Lane{}, engine_.fs(), op, inode_, &ref), Status::ok);
+  for (const u32 uid : {1001u, 0u}) {
+    for (const u16 mode : {u16{0100600}, u16{0100604}}) {
+      SCOPED_TRACE(std::to_string(uid) + " " + std::to_string(mode));
+      session.uid = uid;
+      session.gid = uid;
+      ref.inode->mode = mode;
+      const KernelWarp warp(engine_.engine());
+      Status expected = Status::ok;
+      for (const u64 pages : {long_pages + 1, u64{8}, u64{8}, u64{2}}) {
+        wire::Command command = make_command(wire::Opcode::read);
+        command.inode = inode_;
+        command.length = pages * page_size;
+        command.data = wire::ring_address(0, 0);
+        std::memset(user.data(), 0xcc, command.length);
+        const ring::Completion done = user.call(command);
+        if (pages > long_pages) expected = done.status;
+        EXPECT_EQ(done.status, expected);
+        EXPECT_EQ(expected == Status::ok, uid == 0 || (mode & 4) != 0);
+        const u8* const data = user.data();
+        if (expected == Status::ok) {
+          EXPECT_EQ(std::memcmp(data, bytes_.data(), command.length), 0);
+        } else {
+          EXPECT_TRUE(std::all_of(data, data + command.length, [](u8 byte) { return byte == 0xcc; }));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LongReads, WithoutChecksumsTheBytesAreGivenAsTheyAre) {
+  engine_.fs().space.data_checksums = 0;
+  std::optional<BasicFileClient<WaitingClient>> client;
+  std::optional<KernelWarp> warp(std::in_place, engine_.engine());
+  client.emplace(engine_);
+  make_file(*client);
+  const u64 before = optimistic_count();
+  for (u32 times = 0; times < 8; ++times) {
+    std::memset(client->data(), 0xcc, 9 * page_size);
+    ASSERT_EQ(client->read(inode_, page_size + 5, 8 * page_size).result, 8 * page_size);
+    ASSERT_EQ(std::memcmp(client->data(), bytes_.data() + page_size + 5, 8 * page_size), 0);
+    ASSERT_EQ(client->data()[8 * page_size], 0xcc);
+  }
+  warp.reset();
+  EXPECT_GT(optimistic_count(), before) << "nothing went without locks";
+}
+
 // Pages of another version than that of the whole read are refused before the first byte.
 TEST_F(LongReads, PagesOfAnotherVersionAreRefused) {
   {
