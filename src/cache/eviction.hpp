@@ -143,15 +143,24 @@ template <class Group>
 GPU4FS_FN u64 drop(Group g, const Cache& cache, u32 device, u64 first_page, u64 page_count) {
   const detail::PageRange range{device, first_page, page_count};
   u64 left = 0;
-  for (u32 set = g.rank(); set < cache.set_count; set += Group::size()) {
+  for (u32 first = 0; first < cache.set_count; first += Group::size()) {
+    const u32 own = first + g.rank();
     bool has_pages = false;
-    for (u32 i = 0; i < cache.set_size; ++i) has_pages |= range.has(peek(cache.lines[set * cache.set_size + i]));
-    if (!has_pages) continue;
-    cache.sets[set].lock.lock();
-    left += detail::drop_from_set(cache, set, range);
-    cache.sets[set].lock.unlock();
+    for (u32 i = 0; own < cache.set_count && i < cache.set_size; ++i) {
+      has_pages |= range.has(peek(cache.lines[own * cache.set_size + i]));
+    }
+    // The leader locks one set at a time: a rank that has its lock would wait for ranks that do not.
+    for (u32 sets = g.ballot(has_pages); sets != 0; sets &= sets - 1) {
+      const u32 set = first + count_trailing_zeros(sets);
+      left += on_leader(g, [&] {
+        cache.sets[set].lock.lock();
+        const u32 in_use = detail::drop_from_set(cache, set, range);
+        cache.sets[set].lock.unlock();
+        return in_use;
+      });
+    }
   }
-  return g.reduce(left, [](u64 a, u64 b) { return a + b; });
+  return left;
 }
 
 }  // namespace gpu4fs::cache
