@@ -80,6 +80,7 @@
   X(era_ignored, engine, "Optimistic.*", "A place in memory is believed that may belong to another page by now.")     \
   X(place_outlives_file, engine, "KnownPages.*", "A page is read that belonged to the file before it changed.")       \
   X(name_outlives_change, engine, "KnownNames.*", "A name leads to a file that it no longer names.")                  \
+  X(outdated_names_kept, engine, "KnownNames.*", "A path whose end was replaced goes the ordinary way for good.")     \
   X(known_without_rights, engine, "KnownNames.*", "Everybody finds names where somebody else may search.")            \
   X(leaf_edge_ignored, engine, "OptimisticNames.*", "A name behind the slots that were read is said to be missing.")  \
   X(long_read_outdated, engine, "LongReads.*", "A long read follows the plan of an earlier state of its file.")       \

@@ -262,10 +262,29 @@ TEST_F(KnownNames, AFileThatGotTheNumberOfADirectoryIsNotSearched) {
   EXPECT_EQ(status_, Status::busy);
 }
 
+// The file's inode is free, so the walk does not get to its end. The outdated name is forgotten nevertheless.
+TEST_F(KnownNames, AFileInThePlaceOfAFreedOneIsFound) {
+  const u64 directory = names_.mkdir(root, "directory").result;
+  number_ = names_.create(directory, "name").result;
+  ASSERT_EQ(look_up("/directory/name"), number_);
+  const u64 other = names_.create(directory, "other").result;
+  ASSERT_EQ(names_.rename(directory, "other", directory, "name").status, Status::ok);
+  ASSERT_EQ(names_.reclaim(number_).status, Status::ok);
+  EXPECT_EQ(look_up("/directory/name"), other) << status_name(status_);
+}
+
+TEST_F(KnownNames, ADirectoryInThePlaceOfALinkIsSearched) {
+  const u64 directory = names_.mkdir(root, "directory").result;
+  const u64 link = names_.symlink(directory, "name", "target").result;
+  ASSERT_EQ(look_up("/directory/name"), link);
+  ASSERT_EQ(names_.unlink(directory, "name").status, Status::ok);
+  const u64 instead = names_.mkdir(directory, "name").result;
+  const u64 inside = names_.create(instead, "inside").result;
+  EXPECT_EQ(look_up("/directory/name/inside"), inside) << status_name(status_);
+}
+
 // Who may not search a directory does not find what others have found there.
 TEST_F(KnownNames, RightsAreCheckedEachTime) {
-  // The root has another place among the known inodes.
-  names_.create(root, "first");
   const u64 directory = names_.mkdir(root, "closed", 0700).result;
   ASSERT_NE(engine::KnownPlaces::inode_place(directory), engine::KnownPlaces::inode_place(root));
   const u64 inside = names_.create(directory, "inside").result;

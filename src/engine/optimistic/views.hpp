@@ -95,7 +95,7 @@ struct KnownPlaces {
   KnownName names[name_set_count][names_per_set];  // the later one of a set first
 
   // The first inodes of several pages have different places, because workers create inodes in pages of their own.
-  GPU4FS_FN static constexpr u32 inode_place(u64 number) { return (number + number / inode_count) % inode_count; }
+  GPU4FS_FN static constexpr u32 inode_place(u64 number) { return (number + 5 * (number / inode_count)) % inode_count; }
   GPU4FS_FN InodeView& inode(u64 number) { return inodes[inode_place(number)]; }
   GPU4FS_FN KnownName* name_set(u64 hash) { return names[hash % name_set_count]; }
   GPU4FS_FN Page& page(fs::PageKey key) { return pages[(key.inode * 5 + key.level_and_index) % page_count]; }

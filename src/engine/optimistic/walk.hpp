@@ -147,11 +147,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status answer_lookup(const ReaderContext& reade
   WalkResult walked;
   const bool follows = (command.flags & wire::command_flag_follow) != 0;
   walk_without_locks(reader, start, names, follows, &seen, &walked);
-  if (walked.status == Status::busy) return Status::busy;
-  if (!seen.are_unchanged()) {
+  // What led to `busy` may be remembered and outdated.
+  const bool leads_on = walked.status != Status::busy;
+  const bool checks = leads_on || GPU4FS_MUTANT(outdated_names_kept, reader.known != nullptr && seen.count != 0, false);
+  if (checks && !seen.are_unchanged()) {
     if (reader.known != nullptr) reader.known->has_changed = 1;
     return Status::busy;
   }
+  if (!leads_on) return Status::busy;
   if (walked.status != Status::ok) return walked.status;
   *inode = walked.inode;
   describe(walked.inode, walked.found, record);
