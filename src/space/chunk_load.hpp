@@ -126,7 +126,8 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const SpaceState
   Status problem = Status::ok;
   for (u32 left = wanted.columns; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    void* const buffer = found == 0 ? to : work;
+    // A failed read leaves anything behind, so what was read before stays in another place.
+    void* const buffer = read == 0 ? to : work;
     const Status status = read_header(g, state, chunk, {column, wanted.first, wanted.count}, buffer);
     if (status != Status::ok) {
       problem = status;
@@ -134,7 +135,9 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const SpaceState
     }
     ++read;
     const void* const copy = GPU4FS_MUTANT(header_copy_unverified, buffer, to);
-    if (hash_pages(g, copy, wanted.count, wanted.seed) == wanted.hash) found |= 1u << column;
+    if (hash_pages(g, copy, wanted.count, wanted.seed) != wanted.hash) continue;
+    if (found == 0 && buffer != to) copy_bytes(g, to, buffer, wanted.count * page_size);
+    found |= 1u << column;
   }
   return {read == 0 ? problem : Status::ok, found};
 }
@@ -173,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const SpaceState& state, C
   return count_set_bits(g, chunk, bitmap) == survey.facts.set_count ? Status::ok : Status::corrupt_structure;
 }
 
-// Reads the descriptor table. If no column has it, the last column's content is used; its entries are valid as far as
+// Reads the descriptor table. If no column has it, what could be read first is used; its entries are valid as far as
 // pages exist that match them.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const SpaceState& state, ChunkState& chunk,
@@ -188,7 +191,7 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const SpaceState& state
   return find_header_pages(g, state, chunk, wanted, table, chunk.descriptor_table_staged);
 }
 
-// Descriptors of a page that no column has; they were read last. Their flags have no meaning.
+// Descriptors of a page that no column has, as they could be read first. Their flags have no meaning.
 template <class Group>
 GPU4FS_FN void mark_unverified(Group g, ChunkState& chunk, u64 index) {
   format::PageDescriptor* descriptors = chunk.descriptors + index * format::descriptors_per_page;
@@ -267,7 +270,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state
   bool found = false;
   for (u32 left = readable; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    u8* const buffer = found ? chunk.header_work : to;
+    // A failed read leaves anything behind, so what was read before stays in another place.
+    u8* const buffer = found || bad != 0 ? chunk.header_work : to;
     const Status read = read_header(g, state, chunk, {column, page, 1}, buffer);
     if (read != Status::ok) {
       status = read;
@@ -275,6 +279,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state
     }
     const bool fits = descriptor_page_fits(g, chunk, index, entry, buffer);
     if (!fits) bad |= 1u << column;
+    if (fits && !found && buffer != to) copy_bytes(g, to, buffer, page_size);
     found = found || fits;
   }
   if (!found && bad == 0) return status;
