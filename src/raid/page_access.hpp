@@ -1,8 +1,9 @@
 // Announces accesses to pages of the space to the stacks of their devices (device/device_access.hpp).
 //
-// Plain functions: one rank calls them, inside on_leader(). In a space without stacks and lost devices a call costs
-// three tests, and there is one call for a run of pages. If pages are apart, each page is announced, before its address
-// is looked up: the look-up finds only pages that have been announced.
+// Plain functions: one rank calls them, inside on_leader(). If pages are apart, ranks also announce pages of their own
+// at the same time (raid/run_pages.hpp). In a space without stacks and lost devices a call costs three tests, and there
+// is one call for a run of pages. If pages are apart, each page is announced, before its address is looked up: the
+// look-up finds only pages that have been announced.
 //
 // Lost devices (raid/device_loss.hpp) answer device_failed. A write of all copies skips them. A device that cannot be
 // written becomes a lost one if the pool can work without it.
