@@ -185,6 +185,13 @@
   X(cache_redirtied_line_cleaned, cache, "CacheSchedules.*", "Bytes that are stored during a write-back are lost.")   \
   X(cache_flush_not_waited_for, cache, "CacheSchedules.*", "A flush ends before its pages are written.")              \
   X(cache_flush_passes_failure, cache, "CacheFlush.*", "A flush ends although a page of it could not be written.")    \
+  X(staged_store_not_marked, device, "Staged.*",                                                                      \
+    "What is stored into a page of a staged device is not written to it.")                                            \
+  X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \
+  X(write_error_lost, device, "Staged.*", "Nobody learns that a page could not be written.")                          \
+  X(pin_outlives_scope, device, "Staged.APageIsReadOnce*:Staged.ScopesEnd*", "A frame stays in use for ever.")        \
+  X(pins_of_outer_scope_ended, device, "Staged.*", "A frame is given away although its user has not ended.")          \
+  X(rest_of_page_not_kept, device, "Staged.*", "A transfer of a part of a page changes the rest of the page.")        \
   X(rebuild_row_skipped, raid, "RebuiltRows.*", "A rebuild passes over rows.")                                        \
   X(neighbour_page_read, raid, "PagesApart.*",                                                                        \
     "The address of a page to read is computed from that of the first page of its run.")                              \

@@ -11,37 +11,26 @@
 // accessed and end_write() must not be called. A device that is marked as failed answers device_failed on every engine.
 // If it is marked during a write, it has either the old or the new bytes. A device that is being rebuilt refuses reads
 // and accepts writes.
+//
+// An announcement to a staged device is of one page. It brings the page into a frame and pins it there
+// (device/staged/bring_in.hpp); any rank may call these functions. The device's stack sees the accesses of the medium
+// instead, which are made now or later. So an error of a write is the answer of a flush
+// (device/staged/write_back.hpp).
 #pragma once
 
-#include "base/atomics.hpp"
 #include "base/config.hpp"
 #include "base/status.hpp"
 #include "base/types.hpp"
+#include "device/device_state.hpp"
 #include "device/device_types.hpp"
+#include "device/staged/bring_in.hpp"
 
 namespace gpu4fs::device {
-
-namespace detail {
-// Host code, in device/stack/device_stack.cpp.
-Status begin_stacked_read(DeviceStack& stack, u64 offset, u64 length);
-Status begin_stacked_write(DeviceStack& stack, u64 offset, u64 length);
-void end_stacked_write(DeviceStack& stack, u64 offset, u64 length);
-void cancel_stacked_write(DeviceStack& stack, u64 offset);
-}  // namespace detail
-
-// The device is not written either.
-GPU4FS_FN inline bool has_failed(const Device& device) {
-  return load<Order::relaxed, Scope::engine>(&device.failed) == device_failed_for_good;
-}
-
-// False also for a device that is being rebuilt.
-GPU4FS_FN inline bool is_readable(const Device& device) {
-  return load<Order::relaxed, Scope::engine>(&device.failed) == device_in_use;
-}
 
 // Independent of the device's state: for data that is known to be valid on a device that is being rebuilt.
 GPU4FS_FN inline Status begin_known_read(const Device& device, u64 offset, u64 length) {
   if (has_failed(device)) return Status::device_failed;
+  if (device.kind == DeviceKind::staged) return detail::bring_in(device, offset, length, cache::PinMode::read);
 #if !GPU4FS_DEVICE_CODE
   if (device.stack != nullptr) return detail::begin_stacked_read(*device.stack, offset, length);
 #endif
@@ -51,6 +40,7 @@ GPU4FS_FN inline Status begin_known_read(const Device& device, u64 offset, u64 l
 
 GPU4FS_FN inline Status begin_read(const Device& device, u64 offset, u64 length) {
   if (!is_readable(device)) return Status::device_failed;
+  if (device.kind == DeviceKind::staged) return detail::bring_in(device, offset, length, cache::PinMode::read);
 #if !GPU4FS_DEVICE_CODE
   if (device.stack != nullptr) return detail::begin_stacked_read(*device.stack, offset, length);
 #endif
@@ -60,6 +50,7 @@ GPU4FS_FN inline Status begin_read(const Device& device, u64 offset, u64 length)
 
 GPU4FS_FN inline Status begin_write(const Device& device, u64 offset, u64 length) {
   if (has_failed(device)) return Status::device_failed;
+  if (device.kind == DeviceKind::staged) return detail::bring_in(device, offset, length, cache::PinMode::modify);
 #if !GPU4FS_DEVICE_CODE
   if (device.stack != nullptr) return detail::begin_stacked_write(*device.stack, offset, length);
 #endif
@@ -68,6 +59,7 @@ GPU4FS_FN inline Status begin_write(const Device& device, u64 offset, u64 length
 }
 
 GPU4FS_FN inline void end_write(const Device& device, u64 offset, u64 length) {
+  if (device.kind == DeviceKind::staged) return detail::end_staged_write(device, offset, length);
 #if !GPU4FS_DEVICE_CODE
   if (device.stack != nullptr && has_failed(device)) {
     detail::cancel_stacked_write(*device.stack, offset);

@@ -10,9 +10,11 @@ namespace gpu4fs::device {
 enum class DeviceKind : u32 {
   memory = 1,     // a region mapped into the engine's address space: load and store
   scattered = 2,  // the same, but neighbouring pages are not neighbours in memory (device/memory/scattered_pages.hpp)
+  staged = 3,     // pages pass through frames of a page cache (device/staged/staged_types.hpp)
 };
 
-class DeviceStack;  // device/stack/device_stack.hpp
+class DeviceStack;     // device/stack/device_stack.hpp
+struct StagedDevices;  // device/staged/staged_types.hpp
 
 enum DeviceUse : u32 {
   device_in_use = 0,
@@ -24,12 +26,13 @@ struct Device {
   DeviceKind kind;
   u32 index;  // in the pool
   u64 size_bytes;
-  u8* base;         // start of the mapping, in the engine's address space
+  u8* base;         // start of the mapping, in the engine's address space; of a staged device: of the medium
   u32 needs_flush;  // 1: durable only after a flush upcall (msync or fdatasync); 0: memory is the medium
   u32 read_only;
   DeviceStack* stack = nullptr;  // sees every access (device/device_access.hpp); never with a GPU engine
   u32 failed = 0;                // atomic, DeviceUse
   u32 reserved = 0;
+  StagedDevices* staged = nullptr;  // of a staged device; all of a pool have the same
 };
 
 }  // namespace gpu4fs::device

@@ -6,7 +6,8 @@
 // stored before a write is written; all ranks see what was read. A range may begin and end at any byte. Whoever reads
 // verifies the bytes that arrived in engine memory: the medium may change at any time.
 //
-// Uniform. Status: that of the announcement. After a failed read the destination has no meaning.
+// Uniform. Status: that of the announcement; of a staged device that of the first page that could not be moved
+// (device/staged/staged_transfer.hpp). After a failed read the destination has no meaning.
 #pragma once
 
 #include "base/bits.hpp"
@@ -21,6 +22,7 @@
 #include "device/device_access.hpp"
 #include "device/device_types.hpp"
 #include "device/memory/memory_device.hpp"
+#include "device/staged/staged_transfer.hpp"
 
 namespace gpu4fs::device {
 
@@ -36,6 +38,21 @@ GPU4FS_FN void each_page_part(u64 offset, u64 length, Body&& body) {
   }
 }
 
+// A staged device tells its stack of each page when it moves it.
+GPU4FS_FN inline Status begin_transfer_read(const Device& device, u64 offset, u64 length) {
+  if (device.kind != DeviceKind::staged) return begin_read(device, offset, length);
+  return is_readable(device) ? Status::ok : Status::device_failed;
+}
+
+GPU4FS_FN inline Status begin_transfer_write(const Device& device, u64 offset, u64 length) {
+  if (device.kind != DeviceKind::staged) return begin_write(device, offset, length);
+  return has_failed(device) ? Status::device_failed : Status::ok;
+}
+
+GPU4FS_FN inline void end_transfer_write(const Device& device, u64 offset, u64 length) {
+  if (device.kind != DeviceKind::staged) end_write(device, offset, length);
+}
+
 template <class Group>
 GPU4FS_FN Status fetch_range(Group g, const Device& device, u64 offset, u64 length, void* destination) {
   switch (device.kind) {
@@ -47,6 +64,8 @@ GPU4FS_FN Status fetch_range(Group g, const Device& device, u64 offset, u64 leng
         copy_bytes(g, static_cast<u8*>(destination) + done, memory_at(device, at, part), part);
       });
       return Status::ok;
+    case DeviceKind::staged:
+      return on_leader(g, [&] { return read_staged_range(device, offset, length, static_cast<u8*>(destination)); });
   }
   GPU4FS_UNREACHABLE("a kind of device without transfers");
 }
@@ -62,6 +81,8 @@ GPU4FS_FN Status store_range(Group g, const Device& device, u64 offset, const vo
         copy_bytes(g, memory_at(device, at, part), static_cast<const u8*>(source) + done, part);
       });
       return Status::ok;
+    case DeviceKind::staged:
+      return on_leader(g, [&] { return write_staged_range(device, offset, length, static_cast<const u8*>(source)); });
   }
   GPU4FS_UNREACHABLE("a kind of device without transfers");
 }
@@ -71,7 +92,7 @@ GPU4FS_FN Status store_range(Group g, const Device& device, u64 offset, const vo
 // Reads [offset, offset + length) into engine memory.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_range(Group g, const Device& device, u64 offset, u64 length, void* destination) {
-  const Status begun = on_leader(g, [&] { return begin_read(device, offset, length); });
+  const Status begun = on_leader(g, [&] { return detail::begin_transfer_read(device, offset, length); });
   GPU4FS_TRY(GPU4FS_MUTANT(refused_read_goes_on, begun, Status::ok));
   const Status status = detail::fetch_range(g, device, offset, length, destination);
   g.sync();
@@ -82,10 +103,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_range(Group g, const Device& device, u64 o
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_range(Group g, const Device& device, u64 offset, const void* source,
                                              u64 length) {
-  const Status begun = on_leader(g, [&] { return begin_write(device, offset, length); });
+  const Status begun = on_leader(g, [&] { return detail::begin_transfer_write(device, offset, length); });
   GPU4FS_TRY(GPU4FS_MUTANT(refused_write_goes_on, begun, Status::ok));
   const Status status = detail::store_range(g, device, offset, source, length);
-  on_leader(g, [&] { end_write(device, offset, length); });
+  on_leader(g, [&] { detail::end_transfer_write(device, offset, length); });
   return status;
 }
 

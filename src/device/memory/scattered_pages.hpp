@@ -31,7 +31,7 @@ namespace detail {
 // Host code, in device/stack/device_stack.cpp.
 void note_look_up(DeviceStack& stack, u64 offset);
 
-GPU4FS_FN GPU4FS_NOINLINE inline u8* scattered_memory_at(const Device& device, u64 offset, u64 length) {
+GPU4FS_FN inline u8* scattered_memory_at(const Device& device, u64 offset, u64 length) {
   GPU4FS_CHECK_EQ(static_cast<u32>(device.kind), static_cast<u32>(DeviceKind::scattered));
   const u64 page = offset / page_size;
   const u64 page_count = device.size_bytes / page_size;

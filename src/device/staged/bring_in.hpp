@@ -1,0 +1,118 @@
+// Announced accesses to staged devices, and look-ups of the pages that were announced.
+//
+// An announced page is brought into a frame and pinned until the end of the scope (staged/pins.hpp). The lane that
+// announces it moves the bytes itself, and writes another page back first if its set has only dirty lines. A page whose
+// write is announced has its old content. If the medium cannot give it, the frame is filled with zeros, and nobody else
+// gets it before end_write(): only then it has bytes that somebody may read. Whoever announces a write as well as a
+// read of a page announces the read first.
+//
+// Waits depend on other workers' transfers alone, which wait for nobody.
+#pragma once
+
+#include "base/access.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/copy.hpp"
+#include "base/group.hpp"
+#include "base/limits.hpp"
+#include "base/mutant.hpp"
+#include "base/status.hpp"
+#include "cache/pin.hpp"
+#include "cache/write_back.hpp"
+#include "device/device_state.hpp"
+#include "device/staged/mapped_controller.hpp"
+#include "device/staged/pins.hpp"
+#include "device/staged/staged_types.hpp"
+#include "device/staged/write_back.hpp"
+
+namespace gpu4fs::device::detail {
+
+// Looks for a line of a full set before this counts as a mistake: the pins of all workers do not fit.
+inline constexpr u32 full_set_attempts_max = 1u << 24;
+
+// The only page of a range.
+GPU4FS_FN inline cache::PageKey key_of(const Device& device, u64 offset, u64 length) {
+  GPU4FS_CHECK_LE(length, page_size - offset % page_size);
+  GPU4FS_CHECK(device.staged != nullptr);
+  return {device.index, offset / page_size};
+}
+
+// Fills the frame of a line that was taken for this page. A line whose page could not be read stays in the state of a
+// line that is being loaded if its holder replaces the page.
+GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32 line, cache::PinMode mode) {
+  const cache::Cache& cache = device.staged->cache;
+  u8* const frame = cache::frame_of(cache, line);
+  const Status status = read_medium(device, key.page, frame);
+  if (status == Status::medium_error && mode == cache::PinMode::modify) {
+    zero_page(Lane{}, frame);
+    return Status::ok;
+  }
+  cache::finish_load(cache, line, status == Status::ok);
+  return status;
+}
+
+// One lane. Status: that of the medium; then nothing is pinned.
+GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offset, u64 length, cache::PinMode mode) {
+  const cache::PageKey key = key_of(device, offset, length);
+  const StagedDevices& staged = *device.staged;
+  for (u32 full_set_attempts = 0;;) {
+    const cache::PinResult pinned = cache::pin(Lane{}, staged.cache, key, mode);
+    switch (pinned.outcome) {
+      case cache::PinOutcome::must_load:
+        GPU4FS_TRY(fill_frame(device, key, pinned.line, mode));
+        note_pin(staged, pinned.line);
+        return Status::ok;
+      case cache::PinOutcome::hit:
+        note_pin(staged, pinned.line);
+        return Status::ok;
+      case cache::PinOutcome::must_write_back: {
+        const cache::WriteBack taken = cache::begin_write_back(staged.cache, pinned.line);
+        if (taken.line != cache::no_line) write_line(staged, taken);
+        break;
+      }
+      case cache::PinOutcome::no_room:
+        GPU4FS_CHECK_LT(full_set_attempts, full_set_attempts_max);
+        ++full_set_attempts;
+        backoff(1000);
+        break;
+      case cache::PinOutcome::loading:
+        backoff(1000);
+        break;
+      case cache::PinOutcome::fills:
+        GPU4FS_UNREACHABLE("only for pages that are overwritten as a whole");
+    }
+  }
+}
+
+// The line of a page that is pinned.
+GPU4FS_FN inline cache::FoundLine pinned_line(const StagedDevices& staged, cache::PageKey key) {
+  const cache::FoundLine found = cache::find(Lane{}, staged.cache, key);
+  GPU4FS_CHECK_NE(found.line, cache::no_line);
+  GPU4FS_CHECK_GT(found.word.pins(), 0u);
+  return found;
+}
+
+// The page need not have been announced if the device has failed; nobody needs its bytes.
+GPU4FS_FN GPU4FS_NOINLINE inline void cancel_staged_write(const StagedDevices& staged, cache::PageKey key) {
+  const cache::FoundLine found = cache::find(Lane{}, staged.cache, key);
+  if (found.line == cache::no_line || !found.word.is_loading() || !has_pin(staged, found.line)) return;
+  cache::finish_load(staged.cache, found.line, true);
+}
+
+// After the stores into a page whose write was announced. One lane.
+GPU4FS_FN GPU4FS_NOINLINE inline void end_staged_write(const Device& device, u64 offset, u64 length) {
+  const cache::Cache& cache = device.staged->cache;
+  const cache::PageKey key = key_of(device, offset, length);
+  if (has_failed(device)) return cancel_staged_write(*device.staged, key);
+  const cache::FoundLine found = pinned_line(*device.staged, key);
+  if (found.word.is_loading()) cache::finish_load(cache, found.line, true);
+  GPU4FS_MUTANT(staged_store_not_marked, cache::mark_dirty(cache, found.line), static_cast<void>(0));
+}
+
+// One lane. The page was announced in this scope or in one around it.
+GPU4FS_FN GPU4FS_NOINLINE inline u8* staged_memory_at(const Device& device, u64 offset, u64 length) {
+  const cache::FoundLine found = pinned_line(*device.staged, key_of(device, offset, length));
+  return cache::frame_of(device.staged->cache, found.line) + offset % page_size;
+}
+
+}  // namespace gpu4fs::device::detail

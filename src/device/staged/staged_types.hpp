@@ -1,0 +1,49 @@
+// Devices whose pages pass through frames of a page cache: DeviceKind::staged.
+//
+// Such a device has no address that code above may use. The announcement of an access brings the page into a frame
+// (staged/bring_in.hpp), where it stays until the end of the call into raid (staged/pins.hpp). A controller moves pages
+// between frames and the medium (staged/mapped_controller.hpp). What was stored is written when the frame is needed for
+// another page, or by a flush (staged/write_back.hpp).
+//
+// All staged devices of a pool share one table and one StagedDevices. Plain data in engine memory; zeroed memory behind
+// its pointers is the empty state. Nothing is allocated later.
+#pragma once
+
+#include <type_traits>
+
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "cache/cache_types.hpp"
+#include "device/device_types.hpp"
+
+namespace gpu4fs::device {
+
+// Pins that a worker may hold. raid/pin_scope.hpp says how many its calls take.
+inline constexpr u32 pin_list_capacity = 192;
+
+// There is room for the pins of all workers this many times. Pages spread evenly over the sets, so a set with nothing
+// but pinned lines does not occur.
+inline constexpr u32 frames_for_each_pin = 2;
+
+// The pins of a worker. Ranks of its group add to it at the same time.
+struct alignas(64) PinList {
+  u32 count;        // atomic
+  u32 scope_count;  // of those that have begun and not ended
+  u32 lines[pin_list_capacity];
+};
+
+struct StagedDevices {
+  cache::Cache cache;
+  const Device* devices;  // of the pool, by index
+  PinList* pins;          // by worker
+  u8* pages;              // by worker: a page of engine memory for transfers
+  u32* write_errors;      // by device: atomic, a Status; the first write-back that failed
+  u32 worker_count;
+  u32 reserved;
+};
+
+static_assert(std::is_trivially_copyable_v<StagedDevices>);
+
+}  // namespace gpu4fs::device

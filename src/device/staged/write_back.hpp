@@ -1,0 +1,100 @@
+// Dirty frames of staged devices and their way to the medium.
+//
+// A write-back that fails loses its bytes: the frame counts as clean, so that it does not keep its place for ever, and
+// the first error of the device is kept. Each flush of the device answers it, until whoever can do without these bytes
+// calls forget_write_error(): the device was given up and filled again. So no flush answers ok for bytes that were
+// lost. Frames of a device that has failed are not written.
+#pragma once
+
+#include "base/access.hpp"
+#include "base/atomics.hpp"
+#include "base/group.hpp"
+#include "base/mutant.hpp"
+#include "base/status.hpp"
+#include "cache/eviction.hpp"
+#include "cache/write_back.hpp"
+#include "device/device_state.hpp"
+#include "device/staged/mapped_controller.hpp"
+#include "device/staged/staged_types.hpp"
+
+namespace gpu4fs::device {
+
+// Of the first write-back that failed; ok: none.
+GPU4FS_FN inline Status write_error_of(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  return static_cast<Status>(load<Order::acquire, Scope::engine>(&staged.write_errors[device]));
+}
+
+GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  store<Order::release, Scope::engine>(&staged.write_errors[device], static_cast<u32>(Status::ok));
+}
+
+namespace detail {
+
+GPU4FS_FN inline void note_write_error(const StagedDevices& staged, u32 device, Status status) {
+  u32 seen = static_cast<u32>(Status::ok);
+  compare_exchange<Order::release, Scope::engine>(
+      &staged.write_errors[device], seen, static_cast<u32>(GPU4FS_MUTANT(write_error_lost, status, Status::ok)));
+}
+
+// Of a line that the caller has begun to write back. One lane.
+GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, const cache::WriteBack& taken) {
+  GPU4FS_CHECK_LT(taken.key.device, device_count_max);
+  const Device& device = staged.devices[taken.key.device];
+  if (!has_failed(device)) {
+    const Status status = write_medium(device, taken.key.page, cache::frame_of(staged.cache, taken.line));
+    // Before the flush that waits for the line can end.
+    if (status != Status::ok) note_write_error(staged, taken.key.device, status);
+  }
+  cache::finish_write_back(staged.cache, taken.line, true);
+}
+
+// Writes the lines of the device that are dirty at this time.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void write_dirty_lines(Group g, const StagedDevices& staged, u32 device) {
+  for (u32 from = 0;;) {
+    const cache::WriteBack taken = cache::take_dirty(g, staged.cache, device, from);
+    if (taken.line == cache::no_line) return;
+    on_leader(g, [&] {
+      if (GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
+        write_line(staged, taken);
+      } else {
+        cache::finish_write_back(staged.cache, taken.line, true);
+      }
+    });
+    from = taken.line + 1;
+  }
+}
+
+}  // namespace detail
+
+// Writes what was stored into frames of the device before this call. Collective. Status: that of the first write-back
+// that failed, of any time (above).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& staged, u32 device) {
+  const auto write_until = [&](auto&& is_done) {
+    while (!on_leader(g, is_done)) {
+      detail::write_dirty_lines(g, staged, device);
+      cpu_relax();
+    }
+  };
+  // A flush waits for the end of the one before, and then for its own lines.
+  u64 number = 0;
+  write_until([&] {
+    number = cache::begin_flush(staged.cache, device);
+    return number != 0;
+  });
+  write_until([&] { return cache::has_flushed(staged.cache, device, number); });
+  return on_leader(g, [&] { return write_error_of(staged, device); });
+}
+
+// Removes the frames of the device's pages [first_page, first_page + page_count): they were changed on the medium by
+// somebody else. Returns how many are left because they are in use or dirty. Collective. The caller knows that nobody
+// announces accesses to these pages meanwhile.
+template <class Group>
+GPU4FS_FN u64 discard(Group g, const StagedDevices& staged, u32 device, u64 first_page, u64 page_count) {
+  return cache::drop(g, staged.cache, device, first_page, page_count);
+}
+
+}  // namespace gpu4fs::device
