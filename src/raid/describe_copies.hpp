@@ -106,6 +106,7 @@ template <class Group>
 GPU4FS_FN Status describe_as_copy(Group g, LogicalSpace& space, u64 address, u32 chosen) {
   const WritePlan plan = on_leader(g, [&] { return plan_description(space, address); });
   if (plan.status != Status::ok) return plan.status;
+  const PinScope pins(g, space);
   const CopyChecksums copies = hash_copies(g, space, plan.location);
   if (chosen == any_readable && copies.readable != 0) {
     chosen = static_cast<u32>(count_trailing_zeros(u64{copies.readable}));
@@ -135,6 +136,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status describe_from_copies(Group g, LogicalSpace& spa
   if (!detail::has_other_copies(space, first.location, reason)) return reason;
   detail::DigestSearch search{};
   for (u32 page = 0; page < page_count; ++page) {
+    const PinScope pins(g, space);
     const detail::WritePlan plan =
         on_leader(g, [&] { return detail::plan_description(space, address + u64{page} * page_size); });
     if (plan.status != Status::ok) return plan.status;

@@ -54,6 +54,7 @@ GPU4FS_FN inline Losses losses_without(const LogicalSpace& space, const RowView&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status make_logged_page(Group g, const LogicalSpace& space, const PageLocation& location,
                                                   u64 lost, u8* destination) {
+  const PinScope pins(g, space);
   struct Plan {
     RowView view;
     Losses losses;
@@ -108,6 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_logged_pages(Group g, LogicalSpace& space, 
                                                   u32 scratch) {
   u64 digest = 0;
   for (u32 i = 0; i < run.page_count; ++i) {
+    const PinScope pins(g, space);
     const u64 address = space.chunks[run.chunk].base_address + (run.first + i) * page_size;
     const WritePlan plan = on_leader(g, [&] { return plan_description(space, address); });
     GPU4FS_TRY(plan.status);
@@ -170,6 +172,7 @@ GPU4FS_FN GPU4FS_NOINLINE void settle_copies(Group g, const LogicalSpace& space,
                                              u32 scratch) {
   const ChunkState& chunk = space.chunks[location.chunk];
   const u64 address = chunk.base_address + location.page * page_size;
+  const PinScope pins(g, space);
   const u8* good = nullptr;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
     const CopyPlan plan = on_leader(g, [&] { return plan_copy(space, location, copy); });
@@ -199,6 +202,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void settle_row(Group g, const LogicalSpace& space, const RowView& view, u64 lost,
                                           u32 scratch) {
   const ChunkState& chunk = space.chunks[view.chunk];
+  const PinScope pins(g, space);
   const u64 included = on_leader(g, [&] { return slots_in_parity(space, view); });
   ParityPages<Group, parity_count_max> sums;
   const u64 missing = sum_slots(g, view, included, sums, [&](const PageLocation& location) -> const u8* {

@@ -35,6 +35,7 @@
 #include "raid/page_merge.hpp"
 #include "raid/parity/reconstruct.hpp"
 #include "raid/parity/row_write.hpp"
+#include "raid/pin_scope.hpp"
 #include "raid/raid_types.hpp"
 #include "raid/run_pages.hpp"
 #include "raid/translate.hpp"
@@ -240,6 +241,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
                                                  void* destination, PageUse use = PageUse::metadata) {
   GPU4FS_CHECK_LE(range.from, range.to);
   GPU4FS_CHECK_LE(range.to, page_size);
+  const PinScope pins(g, space);
   detail::ReadPlan plan = on_leader(g, [&] { return detail::plan_read(space, address); });
   const bool verifies = detail::has_checksum(space, use);
   Status status = plan.status;
@@ -275,6 +277,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address, const void* source,
                                             PageUse use = PageUse::metadata) {
   GPU4FS_CHECK(source != nullptr);
+  const PinScope pins(g, space);
   const detail::WritePlan plan = on_leader(g, [&] { return detail::plan_write(space, address); });
   if (plan.status != Status::ok) return plan.status;
   if (detail::is_in_rows(space, plan)) return detail::write_in_rows(g, space, plan.location, 1, source, use);
@@ -387,6 +390,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
   if (whole && merge.source != nullptr) return write_page(g, space, merge.address, merge.source, merge.use);
   const bool has_old = merge.old_address != no_address && !whole;
   const bool in_place = merge.old_address == merge.address;
+  const PinScope pins(g, space);
   detail::ReadPlan read{};
   read.scratch = no_scratch;
   Status status = Status::ok;

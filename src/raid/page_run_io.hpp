@@ -130,6 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 read_spread(Group g, const LogicalSpace& space, RunPlan& plan, u64 address,
                                           u8* destination, bool verifies) {
+  const PinScope pins(g, space);
   if (plan.are_apart != 0) {
     const RunAnswer answer = begin_run_read(g, space, plan.location, run_bits_below(plan.page_count), plan.copy);
     if (GPU4FS_MUTANT(refused_page_read, answer.refused, 0u) != 0) {
@@ -377,6 +378,7 @@ GPU4FS_FN void write_run(Group g, LogicalSpace& space, const RunPlan& plan, u64 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_spread(Group g, LogicalSpace& space, RunPlan& plan, u64 address,
                                               const u8* source, bool hashes) {
+  const PinScope pins(g, space);
   const RunAnswer answer = begin_run_write(g, space, plan.location, plan.page_count);
   if (answer.refused != 0) plan.page_count = count_trailing_zeros(u64{answer.refused});
   if (plan.page_count == 0) return answer.status;

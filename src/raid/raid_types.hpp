@@ -135,6 +135,7 @@ struct LogicalSpace {
   DeviceHealth* health;                // of the devices; nullptr: no device may be lost
   u32 device_capacity;
   u32 chunk_capacity;
+  device::StagedDevices* staged;  // nullptr: no device is staged
 };
 // For ChunkState::trim_due: space that was just freed waits for a second search, so space in turnover stays allocated.
 inline constexpr u32 trim_due_at_once = 1;

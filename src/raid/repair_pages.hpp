@@ -69,6 +69,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool repair_from_row(Group g, const LogicalSpace& spac
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_page(Group g, const LogicalSpace& space, const PageLocation& location) {
   const ChunkState& chunk = space.chunks[location.chunk];
+  const PinScope pins(g, space);
   if (chunk.parity_count != 0) return detail::repair_from_row(g, space, location);
   bool has_good = false;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
@@ -168,6 +169,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
 // Makes the row's parities match its pages, unless a page does not match its checksum.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space, const RowView& view) {
+  const PinScope pins(g, space);
   on_leader(g, [&] { row_lock(space, view).lock(); });
   ParityPages<Group, parity_count_max> sums;
   RowLook look = sum_row(g, space, view, sums);

@@ -123,6 +123,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space,
 // changed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status replace_row(Group g, LogicalSpace& space, const RowValues& values) {
+  const PinScope pins(g, space);
   const detail::ReplacePlan plan = on_leader(g, [&] {
     const RowView view = row_view(space, values.chunk, values.row);
     row_lock(space, view).lock();

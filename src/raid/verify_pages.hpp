@@ -67,6 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, Pages pages, const form
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 mismatches_apart(Group g, const LogicalSpace& space, const PageLocation& first, u32 copy,
                                                u32 wanted) {
+  const PinScope pins(g, space);
   const ChunkState& chunk = space.chunks[first.chunk];
   const u32 refused = begin_run_read(g, space, first, wanted, copy).refused;
   const auto pages = RunPages<true, Group>::make(g, space, first, wanted & ~refused, copy);

@@ -225,6 +225,8 @@ GPU4FS_FN inline void install_joining_device(SpaceState& state, const PoolGrowth
   image.failed = device::device_failed_for_good;
   device = image;
   if (image.stack != nullptr) store<Order::relaxed, Scope::engine>(&state.space.stacked, 1u);
+  // The engine's staged devices were built with it.
+  GPU4FS_CHECK(image.staged == nullptr || image.staged == state.space.staged);
   if (image.kind != device::DeviceKind::memory) store<Order::relaxed, Scope::engine>(&state.space.pages_apart, 1u);
   if (state.space.health != nullptr) {
     raid::DeviceHealth& health = *state.space.health;

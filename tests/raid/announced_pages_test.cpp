@@ -24,7 +24,7 @@ class Announced : public ::testing::Test {
     return problems.empty() ? "" : problems[0];
   }
 
-  test::SpaceFixture pool_{{.is_scattered = true}};
+  test::SpaceFixture pool_{{.kind = device::DeviceKind::scattered}};
 };
 
 TEST_F(Announced, PagesAreFoundAndTheirParts) {

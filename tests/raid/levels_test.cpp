@@ -141,6 +141,7 @@ TEST_P(Levels, DamagedCopiesAreReplacedWhileReading) {
           for (u32 copy = 0; copy < copies; ++copy) {
             for (u64 found = find_mismatches(Lane{}, space(), 0, copy, 62, 0xf); found != 0; found &= found - 1) {
               const PageLocation location{0, 0, 62 + count_trailing_zeros(found)};
+              const PinScope pins(Lane{}, space());
               const CopyPlan good =
                   find_good_copy(Lane{}, space(), location, {copy, Status::checksum_mismatch}, true, true);
               EXPECT_EQ(good.status, Status::ok);
@@ -257,7 +258,8 @@ TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
 // its old state, and the copy is repaired afterwards. A part that only one column has is lost, and its loss is
 // detected.
 TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
-  if (GetParam().is_scattered) GTEST_SKIP() << "damage is done where memory devices have header areas";
+  if (GetParam().kind == device::DeviceKind::scattered)
+    GTEST_SKIP() << "damage is done where memory devices have header areas";
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
   ASSERT_EQ(space::reserve_pages(*pool_.fs, op, 5), Status::ok);
@@ -325,7 +327,8 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
 // Damage while the pool is mounted: a scrub finds each part in each column and restores it from another one. If no
 // column has it, the next checkpoint writes it from memory.
 TEST_P(Levels, AScrubRestoresHeaderAreas) {
-  if (GetParam().is_scattered) GTEST_SKIP() << "damage is done where memory devices have header areas";
+  if (GetParam().kind == device::DeviceKind::scattered)
+    GTEST_SKIP() << "damage is done where memory devices have header areas";
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
   ASSERT_EQ(space::reserve_pages(*pool_.fs, op, 5), Status::ok);
@@ -386,7 +389,7 @@ TEST_P(Levels, AScrubRestoresHeaderAreas) {
   EXPECT_EQ(none.damaged, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Levels, ::testing::ValuesIn(test::with_scattered(shapes)),
+INSTANTIATE_TEST_SUITE_P(Shapes, Levels, ::testing::ValuesIn(test::on_all_devices(shapes)),
                          [](const auto& parameter) { return test::name_of(parameter.param); });
 
 }  // namespace

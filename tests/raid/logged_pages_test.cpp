@@ -185,7 +185,7 @@ TEST(NextSet, GoesThroughAllOfASize) {
   EXPECT_EQ(detail::next_set(u64{1} << 62, 64), u64{1} << 63);
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, LoggedPages, ::testing::ValuesIn(test::with_scattered(shapes)),
+INSTANTIATE_TEST_SUITE_P(Levels, LoggedPages, ::testing::ValuesIn(test::on_all_devices(shapes)),
                          [](const auto& shape) { return test::name_of(shape.param); });
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "raid/page_run_io.hpp"
 #include "support/group_runner.hpp"
+#include "support/level_shapes.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
 
@@ -24,12 +25,10 @@ using test::SpaceFixture;
 
 constexpr u32 page_bytes = static_cast<u32>(page_size);
 
-// A pool with some allocated pages. The parameter says whether its devices are scattered.
-class PageIo : public ::testing::TestWithParam<bool> {
+// A pool with some allocated pages. The parameter is the kind of its devices.
+class PageIo : public ::testing::TestWithParam<device::DeviceKind> {
  protected:
-  explicit PageIo(const test::SpaceOptions& options = {.device_count = 2,
-                                                       .chunks_per_device = 2,
-                                                       .is_scattered = GetParam()})
+  explicit PageIo(const test::SpaceOptions& options = {.device_count = 2, .chunks_per_device = 2, .kind = GetParam()})
       : pool_(options) {
     EXPECT_EQ(pool_.load(1), Status::ok);
     fs::Operation op = pool_.operation();
@@ -67,7 +66,7 @@ class PageIo : public ::testing::TestWithParam<bool> {
 
 class PageIoWithoutDataChecksums : public PageIo {
  protected:
-  PageIoWithoutDataChecksums() : PageIo({.data_checksums = false, .is_scattered = GetParam()}) {}
+  PageIoWithoutDataChecksums() : PageIo({.data_checksums = false, .kind = GetParam()}) {}
 };
 
 TEST_P(PageIo, round_trip_from_any_alignment_to_any_alignment) {
@@ -326,11 +325,13 @@ TEST_P(PageIoWithoutDataChecksums, only_metadata_is_verified) {
   });
 }
 
-std::string name_of(const ::testing::TestParamInfo<bool>& parameter) {
-  return parameter.param ? "scattered" : "memory";
+const auto kinds =
+    ::testing::Values(device::DeviceKind::memory, device::DeviceKind::scattered, device::DeviceKind::staged);
+std::string name_of(const ::testing::TestParamInfo<device::DeviceKind>& parameter) {
+  return test::name_of(parameter.param);
 }
-INSTANTIATE_TEST_SUITE_P(Devices, PageIo, ::testing::Bool(), name_of);
-INSTANTIATE_TEST_SUITE_P(Devices, PageIoWithoutDataChecksums, ::testing::Bool(), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, PageIo, kinds, name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, PageIoWithoutDataChecksums, kinds, name_of);
 
 }  // namespace
 }  // namespace gpu4fs::raid

@@ -580,7 +580,7 @@ std::vector<test::LevelShape> chosen_shapes() {
   std::vector<test::LevelShape> chosen;
   const std::size_t step = test::is_short() ? 2 : 1;
   for (std::size_t i = 0; i < std::size(shapes); i += step) chosen.push_back(shapes[i]);
-  return test::with_scattered(chosen, 3);
+  return test::on_all_devices(chosen, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Parities, ::testing::ValuesIn(chosen_shapes()),

@@ -266,7 +266,7 @@ const test::LevelShape shapes[] = {
     {"raid6_6_16k", format::RaidLevel::raid6, 6, 16384},
     {"raid7_8_4k", format::RaidLevel::raid7, 8, 4096},
 };
-INSTANTIATE_TEST_SUITE_P(Shapes, RebuiltRows, ::testing::ValuesIn(test::with_scattered(shapes)),
+INSTANTIATE_TEST_SUITE_P(Shapes, RebuiltRows, ::testing::ValuesIn(test::on_all_devices(shapes)),
                          [](const auto& parameter) { return test::name_of(parameter.param); });
 
 }  // namespace

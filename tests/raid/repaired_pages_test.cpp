@@ -145,7 +145,7 @@ const test::LevelShape shapes[] = {
     {"raid5_4_4k", format::RaidLevel::raid5, 4, 4096},
     {"raid6_5_8k", format::RaidLevel::raid6, 5, 8192},
 };
-INSTANTIATE_TEST_SUITE_P(Shapes, RepairedPages, ::testing::ValuesIn(test::with_scattered(shapes)),
+INSTANTIATE_TEST_SUITE_P(Shapes, RepairedPages, ::testing::ValuesIn(test::on_all_devices(shapes)),
                          [](const auto& parameter) { return test::name_of(parameter.param); });
 
 }  // namespace

@@ -107,7 +107,7 @@ const test::LevelShape shapes[] = {
     {"raid7_4_4k", format::RaidLevel::raid7, 4, 4096},   {"raid7_8_4k", format::RaidLevel::raid7, 8, 4096},
     {"raid7_40_4k", format::RaidLevel::raid7, 40, 4096},
 };
-INSTANTIATE_TEST_SUITE_P(Shapes, ReadRows, ::testing::ValuesIn(test::with_scattered(shapes, 2)),
+INSTANTIATE_TEST_SUITE_P(Shapes, ReadRows, ::testing::ValuesIn(test::on_all_devices(shapes, 2)),
                          [](const auto& parameter) { return test::name_of(parameter.param); });
 
 }  // namespace

@@ -15,35 +15,20 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <set>
 #include <vector>
 
 #include "base/group.hpp"
-#include "base/host/engine_allocator.hpp"
 #include "base/xxh3.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "fs/fs_types.hpp"
 #include "pool/logical_space/logical_space.hpp"
 #include "space/space.hpp"
+#include "support/heap_allocator.hpp"
 #include "support/scattered_memory.hpp"
+#include "support/staged_memory.hpp"
 
 namespace gpu4fs::test {
-
-// Engine memory on the heap, filled with a pattern that reveals uninitialised data.
-class HeapAllocator : public EngineAllocator {
- public:
-  void* allocate(u64 bytes, u64 alignment) override {
-    void* memory = std::aligned_alloc(alignment, align_up(bytes, alignment));
-    if (memory == nullptr) throw std::bad_alloc();
-    std::memset(memory, 0xa5, bytes);
-    blocks_.emplace_back(memory, &std::free);
-    return memory;
-  }
-  void copy_in(void* destination, const void* source, u64 bytes) override { std::memcpy(destination, source, bytes); }
-  void zero(void* destination, u64 bytes) override { std::memset(destination, 0, bytes); }
-
- private:
-  std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
-};
 
 struct SpaceOptions {
   u32 device_count = 1;
@@ -61,8 +46,9 @@ struct SpaceOptions {
   u32 metadata_chunks = 0;
   format::RaidLevel metadata_level = format::RaidLevel::single;
   u32 metadata_column_count = 1;
-  // Pages of data lie on scattered devices. Only the functions of this fixture may access header areas.
-  bool is_scattered = false;
+  // On scattered devices lie pages of data, and only the functions of this fixture may access header areas.
+  device::DeviceKind kind = device::DeviceKind::memory;
+  u32 worker_count = 1;  // that use staged devices
 };
 class SpaceFixture {
  public:
@@ -70,12 +56,15 @@ class SpaceFixture {
     make_layout();
     for (u32 i = 0; i < options.device_count; ++i) memory_.push_back(make_memory(device_bytes_));
     for (u32 i = 0; i < chunks.size(); ++i) format_chunk(i);
-    if (options.is_scattered) scattered_ = std::make_unique<ScatteredMemory>(copies_of({}));
+    if (options.kind == device::DeviceKind::scattered) scattered_ = std::make_unique<ScatteredMemory>(copies_of({}));
     build();
   }
 
   // A second fixture on copies of the same devices: a mount after a crash, or a second mount.
-  SpaceFixture remount() const { return SpaceFixture(options_, memory_, scattered_.get()); }
+  SpaceFixture remount() const {
+    if (staged_ != nullptr) (void)staged_->write_back();
+    return SpaceFixture(options_, memory_, scattered_.get());
+  }
 
   Status load_chunk(u32 chunk, u64 epoch) { return space::load_chunk(Lane{}, *fs, chunk, epoch); }
   Status load(u64 epoch) {
@@ -114,6 +103,7 @@ class SpaceFixture {
   // A page of data as it is on the medium, for a test between two calls into raid; `offset` is in the page.
   u8* page_at(u32 device, u64 offset) {
     finish_call();
+    if (staged_ != nullptr) staged_->discard(device, offset);
     return scattered_ == nullptr ? memory_[device].base() + offset : scattered_->pages(device).memory(offset);
   }
   u8* page_at(const raid::DevicePlace& place) { return page_at(place.device, place.offset); }
@@ -130,10 +120,18 @@ class SpaceFixture {
     }
     return bytes;
   }
-  // Expects that all accesses of the last call into raid were announced.
+  // Expects that all accesses of the last call into raid were announced, and that no frame is in use.
   void finish_call() {
     if (scattered_ != nullptr) scattered_->finish_call();
+    if (staged_ != nullptr) staged_->finish_call();
   }
+  // The offsets of pages of a device that is no memory device; reads of them are refused from now on.
+  std::set<u64>& refused_reads(u32 device) {
+    if (staged_ == nullptr) return scattered_->pages(device).refused_reads;
+    staged_->discard(device);
+    return staged_->refused(device).reads;
+  }
+  StagedMemory* staged() { return staged_.get(); }
   ScatteredMemory* scattered() { return scattered_.get(); }
   // For a chunk of data if none is given.
   u64 chunk_bytes(u32 chunk = raid::no_chunk) const {
@@ -305,6 +303,9 @@ class SpaceFixture {
     fs = std::make_unique<fs::FileSystem>();
     std::memset(static_cast<void*>(fs.get()), 0, sizeof(*fs));
     fs->space = pool::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
+    if (options_.kind == device::DeviceKind::staged) {
+      staged_ = std::make_unique<StagedMemory>(fs->space, options_.worker_count);
+    }
     fs->shard_count = options_.shard_count;
     const u64 shard_bytes = options_.shard_count * sizeof(space::AllocationShard);
     fs->shards = static_cast<space::AllocationShard*>(allocator_.allocate(shard_bytes, 128));
@@ -316,6 +317,7 @@ class SpaceFixture {
   std::vector<device::MappedFile> memory_;
   HeapAllocator allocator_;
   std::unique_ptr<ScatteredMemory> scattered_;
+  std::unique_ptr<StagedMemory> staged_;
 };
 
 }  // namespace gpu4fs::test

@@ -13,6 +13,7 @@
 #include "raid/damage.hpp"
 #include "raid/parity/parity_pages.hpp"
 #include "raid/parity/row.hpp"
+#include "raid/pin_scope.hpp"
 
 namespace gpu4fs::raid {
 namespace detail {
@@ -150,6 +151,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reconstruct_page(Group g, const LogicalSpace& s
   GPU4FS_CHECK_GT(chunk.parity_count, 0u);
   GPU4FS_CHECK(destination != nullptr);
   GPU4FS_CHECK(is_aligned(destination, 16));
+  const PinScope pins(g, space);
   const u64 address = chunk.base_address + location.page * page_size;
   const RowPlace place = on_leader(g, [&] { return row_place(chunk, location.page); });
   const RowView view = on_leader(g, [&] { return row_view(space, location.chunk, place.row); });

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "raid/parity/row_batch.hpp"
+#include "raid/pin_scope.hpp"
 
 namespace gpu4fs::raid {
 
@@ -177,6 +178,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space, const RowTarget& target, u64 row,
                                              u64 end) {
   GPU4FS_CHECK_LT(row, end);
+  const PinScope pins(g, space);
   const ChunkState& chunk = space.chunks[target.chunk];
   const u32 most = static_cast<u32>(minimum<u64>(detail::batch_rows_max<Group>(chunk), end - row));
   detail::RowBatch batch = detail::make_batch(g, space, target.chunk, row, most);

@@ -24,6 +24,7 @@
 
 #include "base/mutant.hpp"
 #include "raid/parity/row_batch.hpp"
+#include "raid/pin_scope.hpp"
 #include "raid/rebuild/rebuild_todo.hpp"
 
 namespace gpu4fs::raid {
@@ -367,6 +368,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_counted_rows(Group g, LogicalSpace& space
   const RowRange range = on_leader(g, [&] { return rows_of_pages(space, source.chunk, source.first, source.count); });
   const u64 most = batch_rows_max<Group>(space.chunks[source.chunk]);
   for (u64 row = range.first; row < range.end; row += most) {
+    const PinScope pins(g, space);
     const WriteBatch batch =
         plan_rows_to_write(g, space, source, row, static_cast<u32>(minimum(most, range.end - row)));
     for (u32 left = rows_of_entries(batch.rows, batch.wanted); left != 0; left &= left - 1) {

@@ -152,6 +152,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& space, const PageLocation& location,
                                                 u32 copies, bool verifies, RebuildOutcome& outcome) {
   const ChunkState& chunk = space.chunks[location.chunk];
+  const PinScope pins(g, space);
   bool was_read = false;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
     const bool readable = on_leader(g, [&] { return begin_copy_read(space, location, 1, copy) == Status::ok; });
@@ -289,6 +290,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
   for (u64 bits = pages; bits != 0 && !is_fresh;) {
     const detail::BitRun at = detail::first_run(bits, run_max);
     const detail::CopyRun run{{index, 0, page + at.first}, at.count, taken.are_apart};
+    const PinScope pins(g, space);
     const u32 copies = on_leader(g, [&] { return detail::find_targets(space, run.first).copies; });
     const u64 lacking = copies == 0 ? 0 : detail::pages_lacking(g, space, run, copies, verifies);
     pages &= ~(low_bits(at.count) << at.first);
@@ -298,6 +300,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
   while (pages != 0) {
     const detail::BitRun at = detail::first_run(pages, run_max);
     const detail::CopyRun run{{index, 0, page + at.first}, at.count, taken.are_apart};
+    const PinScope pins(g, space);
     detail::rebuild_run(g, space, run, verifies, outcome);
     pages = detail::without_run(pages, at);
   }

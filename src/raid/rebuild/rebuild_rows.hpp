@@ -261,6 +261,7 @@ struct RowRebuilt {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowRebuilt rebuild_row(Group g, RowAccess at, SumWeights own, u32 todo_count, bool is_fresh,
                                                  RebuildOutcome& outcome) {
+  const PinScope pins(g, at.space);
   const u64 outputs = is_fresh || at.space.data_checksums == 0 ? at.row.rebuilding : without_known_pages(g, at);
   const RowAttempt made = make_row(g, at, outputs, own, is_fresh);
   if (made.bad != 0) return {made.bad, false};
@@ -290,6 +291,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
   RowBatch batch = make_batch(g, space, index, rows.first, most);
   const u32 candidates = rows_of_entries(batch, find_slots_in(g, batch, chunk.rebuild_todo));
   if (candidates == 0) return {most, 0, 0};
+  const PinScope pins(g, space);
   u64 todo = 0;
   const u32 begun = lock_rows_to_rebuild(g, space, batch, candidates, &todo);
   const u32 locked = batch.rows;
@@ -317,6 +319,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u32 index, u64 row,
                                            RebuildOutcome& outcome) {
+  const PinScope pins(g, space);
   RowBatch batch = make_batch(g, space, index, row, 1);
   const ChunkState& chunk = space.chunks[index];
   batch.rows = lock_rows(g, space, batch, 1);
