@@ -89,9 +89,9 @@ class PagesApart : public ::testing::TestWithParam<test::LevelShape> {
       bytes_.resize(u64{count} * page_size + 16);
       fill_random(bytes_.data(), bytes_.size(), seed);
       first_ = first;
+      bytes_shift_ = static_cast<u32>(seed % 2);
       return bytes_.data() + seed % 2;
     });
-    bytes_shift_ = static_cast<u32>(seed % 2);
     const Status status = call(g, [&] { return write_pages(g, space(), address(first), count, from, PageUse::data); });
     EXPECT_EQ(status, Status::ok) << first << " + " << count;
   }

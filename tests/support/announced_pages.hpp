@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,12 +32,14 @@ class AnnouncedPages : public device::StackLayer {
   AnnouncedPages(u8* base, u64 size_bytes) : base_(base), page_count_(size_bytes / page_size) {}
 
   Status may_read(u64 offset, u64 length) override {
+    const std::lock_guard guard(mutex_);
     State* page = announce(offset, length, "read");
     if (page == nullptr || refused_reads.count(offset) != 0) return Status::medium_error;
     page->is_read = true;
     return Status::ok;
   }
   Status may_write(u64 offset, u64 length) override {
+    const std::lock_guard guard(mutex_);
     State* page = announce(offset, length, "write");
     if (page == nullptr || refused_writes.count(offset) != 0) return Status::medium_error;
     if (!page->is_read && page->begun == 0) std::memset(memory(offset), 0xd7, page_size);
@@ -44,6 +47,7 @@ class AnnouncedPages : public device::StackLayer {
     return Status::ok;
   }
   void write(std::vector<device::StackWrite>& writes) override {
+    const std::lock_guard guard(mutex_);
     const auto found = pages_.find(writes[0].offset);
     if (found == pages_.end() || found->second.begun == 0 || writes[0].bytes.size() != page_size) {
       note("ended and not announced", writes[0].offset);
@@ -54,6 +58,7 @@ class AnnouncedPages : public device::StackLayer {
     found->second.hash = hash(writes[0].offset);
   }
   void looked_up(u64 offset) override {
+    const std::lock_guard guard(mutex_);
     const auto found = pages_.find(offset / page_size * page_size);
     const bool is_known = found != pages_.end() && (found->second.is_read || found->second.begun != 0);
     if (!is_known) note("looked up and not announced", offset);
@@ -100,6 +105,7 @@ class AnnouncedPages : public device::StackLayer {
 
   u8* base_;
   u64 page_count_;
+  std::mutex mutex_;  // ranks announce their pages independently; protects everything below
   std::map<u64, State> pages_;  // by offset
   std::vector<std::string> problems_;
 };
