@@ -193,20 +193,23 @@
   X(pins_of_outer_scope_ended, device, "Staged.*", "A frame is given away although its user has not ended.")          \
   X(rest_of_page_not_kept, device, "Staged.*", "A transfer of a part of a page changes the rest of the page.")        \
   X(rebuild_row_skipped, raid, "RebuiltRows.*", "A rebuild passes over rows.")                                        \
-  X(neighbour_page_read, raid, "PagesApart.*",                                                                        \
+  X(neighbour_page_read, raid, "PagesApart.AreVerifiedInPlace",                                                       \
     "The address of a page to read is computed from that of the first page of its run.")                              \
-  X(neighbour_page_written, raid, "PagesApart.*",                                                                     \
+  X(neighbour_page_written, raid, "PagesApart.AreVerifiedInPlace",                                                    \
     "The address of a page to write is computed from that of the first page of its run.")                             \
-  X(run_read_unannounced, raid, "PagesApart.*", "A page is read that its device has not been told of.")               \
-  X(run_write_not_ended, raid, "PagesApart.*", "A device is not told that a page of a run has been written.")         \
-  X(run_write_not_undone, raid, "PagesApart.*",                                                                       \
+  X(run_read_unannounced, raid, "PagesApart.AreVerifiedInPlace",                                                      \
+    "A page is read that its device has not been told of.")                                                           \
+  X(run_write_not_ended, raid, "PagesApart.AreVerifiedInPlace",                                                       \
+    "A device is not told that a page of a run has been written.")                                                    \
+  X(run_write_not_undone, raid, "PagesApart.WritesAreRefusedOneByOne",                                                \
     "Pages stay announced that are not written because one before them cannot be.")                                   \
-  X(refused_page_read, raid, "PagesApart.*", "A page is read although its device has refused it.")                    \
-  X(old_page_verified_late, raid, "PagesApart.*",                                                                     \
+  X(refused_page_read, raid, "PagesApart.ReadsAreRefusedOneByOne",                                                    \
+    "A page is read although its device has refused it.")                                                             \
+  X(old_page_verified_late, raid, "PagesApart.AreMerged",                                                             \
     "A page is merged in place after its other copies were given up.")                                                \
-  X(row_output_not_ended, raid, "PagesApart.*",                                                                       \
+  X(row_output_not_ended, raid, "PagesApart.DevicesAreRebuilt",                                                       \
     "A device is not told that a page of a rebuilt row has been written.")                                            \
-  X(row_write_unannounced, raid, "PagesApart.*", "Rows are written without telling the devices.")                     \
+  X(row_write_unannounced, raid, "PagesApart.AreVerifiedInPlace", "Rows are written without telling the devices.")    \
   X(rebuild_page_skipped, system, "Rebuilt.ThenOthersAreLost", "A rebuild passes over pages of a mirror.")            \
   X(device_loss_unbounded, system, "LostDevices.OneTooManyIsAnError",                                                 \
     "A pool goes on without a device that it cannot do without.")                                                     \

@@ -152,10 +152,10 @@ class PagesApart : public ::testing::TestWithParam<test::LevelShape> {
   u64 first_ = 0;
 };
 
-// Emulated warps, sanitizers and flushes are slow: there all lengths around those of full runs suffice.
+// Emulated warps, sanitizers and flushes are slow: there some lengths around those of full runs suffice.
 bool takes_length(u32 count, u32 group_size, bool is_staged) {
-  if (GPU4FS_TSAN != 0 && group_size > 1) return (count + 1) % 64 <= 2;
-  return (group_size == 1 && !is_staged && (!test::is_short() || count % 3 == 0)) || (count + 2) % warp_size <= 4;
+  if (group_size > 1 && test::is_short()) return (count + 1) % 64 <= 2;
+  return (group_size == 1 && !is_staged && (!test::is_short() || count % 5 == 0)) || (count + 2) % warp_size <= 4;
 }
 
 TEST_P(PagesApart, RunsOfEveryLengthComeBack) {
