@@ -66,6 +66,7 @@ class AnnouncedPages : public device::StackLayer {
 
   // The end of a call. `is_lost`: the device was given up, so writes need no end.
   void finish(bool is_lost) {
+    const std::lock_guard guard(mutex_);
     for (const auto& [offset, page] : pages_) {
       if (is_lost) continue;
       if (page.begun != 0) note("announced and not ended", offset);
@@ -73,7 +74,10 @@ class AnnouncedPages : public device::StackLayer {
     }
     pages_.clear();
   }
-  std::vector<std::string> take_problems() { return std::exchange(problems_, {}); }
+  std::vector<std::string> take_problems() {
+    const std::lock_guard guard(mutex_);
+    return std::exchange(problems_, {});
+  }
 
   u8* memory(u64 offset) const {
     return base_ + device::scattered_page(offset / page_size, page_count_) * page_size + offset % page_size;
