@@ -139,6 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const SpaceState
     if (found == 0 && buffer != to) copy_bytes(g, to, buffer, wanted.count * page_size);
     found |= 1u << column;
   }
+  g.sync();
   return {read == 0 ? problem : Status::ok, found};
 }
 
@@ -282,6 +283,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state
     if (fits && !found && buffer != to) copy_bytes(g, to, buffer, page_size);
     found = found || fits;
   }
+  g.sync();
   if (!found && bad == 0) return status;
   for (; bad != 0; bad &= bad - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{bad}));
