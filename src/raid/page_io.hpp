@@ -358,10 +358,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
   }
 }
 
-}  // namespace detail
-
-namespace detail {
-
 // Verifies a page that is replaced in place, if pages are apart: when its write is announced, the copies need not have
 // their old content any more.
 template <class Group>

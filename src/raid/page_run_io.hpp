@@ -85,7 +85,7 @@ GPU4FS_FN inline RunPlan plan_run_to_read(const LogicalSpace& space, u64 address
 
 template <class Group>
 GPU4FS_FN RunPages<true, Group> pages_of_plan(Group g, const LogicalSpace& space, const RunPlan& plan) {
-  return RunPages<true, Group>::make(g, space, plan.location, run_bits_below(plan.page_count), plan.copy);
+  return RunPages<true, Group>::make(g, space, plan.location, static_cast<u32>(low_bits(plan.page_count)), plan.copy);
 }
 
 // Returns how many pages were verified and copied; the next one is damaged. The caller handles the damage: calls inside
@@ -132,7 +132,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_spread(Group g, const LogicalSpace& space, Ru
                                           u8* destination, bool verifies) {
   const PinScope pins(g, space);
   if (plan.are_apart != 0) {
-    const RunAnswer answer = begin_run_read(g, space, plan.location, run_bits_below(plan.page_count), plan.copy);
+    const RunAnswer answer =
+        begin_run_read(g, space, plan.location, static_cast<u32>(low_bits(plan.page_count)), plan.copy);
     if (GPU4FS_MUTANT(refused_page_read, answer.refused, 0u) != 0) {
       plan.page_count = count_trailing_zeros(u64{answer.refused});
       if (plan.page_count == 0) {
@@ -228,7 +229,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
       store_shared_16(&descriptors[i], Vector16{checksum, u64{birth_epoch}});
     }
   }
-  if constexpr (is_spread) end_run_write(g, space, plan.location, run_bits_below(plan.page_count));
+  if constexpr (is_spread) end_run_write(g, space, plan.location, static_cast<u32>(low_bits(plan.page_count)));
   on_leader(g, [&] {
     if constexpr (!is_spread) end_page_write(space, plan.location, plan.page_count);
     const u64 last = (first + plan.page_count - 1) / format::descriptors_per_page;
@@ -351,7 +352,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline RunPlan plan_run_to_write(LogicalSpace& space, 
   RunPlan plan = plan_run(space, address, wanted);
   if (plan.status != Status::ok) return plan;
   const ChunkState& chunk = space.chunks[plan.location.chunk];
-  if (run_bits(chunk.bitmaps.busy, plan.location.page, plan.page_count) != run_bits_below(plan.page_count)) {
+  if (run_bits(chunk.bitmaps.busy, plan.location.page, plan.page_count) !=
+      static_cast<u32>(low_bits(plan.page_count))) {
     plan.status = Status::corrupt_structure;
     return plan;
   }

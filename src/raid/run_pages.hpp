@@ -8,6 +8,7 @@
 // Uniform, unless something else is said.
 #pragma once
 
+#include "base/bits.hpp"
 #include "base/group.hpp"
 #include "base/limits.hpp"
 #include "base/mutant.hpp"
@@ -137,10 +138,6 @@ struct RunAnswer {
   Status status;  // of the first one
 };
 
-GPU4FS_FN constexpr u32 run_bits_below(u32 count) {
-  return static_cast<u32>((u64{1} << count) - 1);
-}
-
 // Calls begin(index) for the pages of `wanted`, one bit each, each on its rank.
 template <class Group, class Begin>
 GPU4FS_FN RunAnswer begin_each_page(Group g, u32 wanted, Begin&& begin) {
@@ -190,11 +187,11 @@ GPU4FS_FN GPU4FS_NOINLINE void end_run_write(Group g, const LogicalSpace& space,
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RunAnswer begin_run_write(Group g, const LogicalSpace& space, const PageLocation& first,
                                                     u32 count) {
-  const u32 all = run_bits_below(count);
+  const u32 all = static_cast<u32>(low_bits(count));
   const RunAnswer answer =
       begin_each_page(g, all, [&](u32 index) { return begin_page_write(space, page_behind(first, index), 1); });
   if (answer.refused == 0) return answer;
-  const u32 behind = ~run_bits_below(count_trailing_zeros(u64{answer.refused}));
+  const u32 behind = ~static_cast<u32>(low_bits(count_trailing_zeros(u64{answer.refused})));
   end_run_write(g, space, first, GPU4FS_MUTANT(run_write_not_undone, all & behind & ~answer.refused, 0u));
   return answer;
 }

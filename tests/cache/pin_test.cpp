@@ -9,6 +9,7 @@
 #include "cache/cache_statistics.hpp"
 #include "cache/pin.hpp"
 #include "cache/write_back.hpp"
+#include "support/heap_allocator.hpp"
 #include "support/on_all_groups.hpp"
 
 namespace gpu4fs::test {
@@ -279,24 +280,6 @@ TEST(CacheDrop, RemovesWhatNobodyUsesAndCountsTheRest) {
     g.sync();
   });
 }
-
-class HeapAllocator : public EngineAllocator {
- public:
-  void* allocate(u64 bytes, u64 alignment) override {
-    void* const memory = std::aligned_alloc(alignment, align_up(bytes, alignment));
-    std::memset(memory, 0xa5, bytes);
-    memory_.emplace_back(memory, &std::free);
-    bytes_ += bytes;
-    return memory;
-  }
-  void copy_in(void* destination, const void* source, u64 bytes) override { std::memcpy(destination, source, bytes); }
-  void zero(void* destination, u64 bytes) override { std::memset(destination, 0, bytes); }
-  u64 bytes() const { return bytes_; }
-
- private:
-  std::vector<std::unique_ptr<void, decltype(&std::free)>> memory_;
-  u64 bytes_ = 0;
-};
 
 TEST(CacheBuild, TakesALittleMoreThanItsFrames) {
   HeapAllocator allocator;

@@ -83,7 +83,7 @@ GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation&
 template <class Group>
 GPU4FS_FN u32 begin_run_targets(Group g, const LogicalSpace& space, const CopyRun& run, u32 copies) {
   if (run.are_apart == 0) return on_leader(g, [&] { return begin_targets(space, run.first, run.count, copies); });
-  const u32 pages = run_bits_below(run.count);
+  const u32 pages = static_cast<u32>(low_bits(run.count));
   u32 own = copies;
   for_each_page(g, pages, [&](u32 index) { own &= begin_targets(space, page_behind(run.first, index), 1, copies); });
   const u32 accepted = g.reduce(own, [](u32 a, u32 b) { return a & b; });
@@ -97,7 +97,7 @@ GPU4FS_FN u32 begin_run_targets(Group g, const LogicalSpace& space, const CopyRu
 template <class Group>
 GPU4FS_FN void end_run_targets(Group g, const LogicalSpace& space, const CopyRun& run, u32 copies) {
   if (run.are_apart == 0) return on_leader(g, [&] { end_targets(space, run.first, run.count, copies); });
-  for_each_page(g, run_bits_below(run.count),
+  for_each_page(g, static_cast<u32>(low_bits(run.count)),
                 [&](u32 index) { end_targets(space, page_behind(run.first, index), 1, copies); });
 }
 
@@ -105,7 +105,7 @@ template <bool is_spread, class Group>
 GPU4FS_FN RunPages<is_spread, Group> source_pages(Group g, const LogicalSpace& space, const PageLocation& first,
                                                   u32 count, u32 copy) {
   if constexpr (is_spread) {
-    return RunPages<true, Group>::make(g, space, first, run_bits_below(count), copy);
+    return RunPages<true, Group>::make(g, space, first, static_cast<u32>(low_bits(count)), copy);
   } else {
     return {page_memory(space, first, copy)};
   }
@@ -182,7 +182,7 @@ GPU4FS_FN bool begin_run_known_read(Group g, const LogicalSpace& space, const Co
     return device::begin_known_read(space.devices[place.device], place.offset, count * page_size);
   };
   if (run.are_apart == 0) return on_leader(g, [&] { return begin(run.first, run.count) == Status::ok; });
-  return begin_each_page(g, run_bits_below(run.count), [&](u32 index) {
+  return begin_each_page(g, static_cast<u32>(low_bits(run.count)), [&](u32 index) {
            return begin(page_behind(run.first, index), 1);
          }).refused == 0;
 }
@@ -210,7 +210,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space, 
 
 template <class Group>
 GPU4FS_FN bool begin_run_source(Group g, const LogicalSpace& space, const CopyRun& run, u32 copy) {
-  if (run.are_apart != 0) return begin_run_read(g, space, run.first, run_bits_below(run.count), copy).refused == 0;
+  if (run.are_apart != 0)
+    return begin_run_read(g, space, run.first, static_cast<u32>(low_bits(run.count)), copy).refused == 0;
   return on_leader(g, [&] { return begin_copy_read(space, run.first, run.count, copy) == Status::ok; });
 }
 
