@@ -192,27 +192,34 @@ GPU4FS_FN constexpr u32 worker_memory_count(const EngineConfig& config) {
   return config.worker_count + session_max;
 }
 
+// Looks at a ring after which its token is passed on. The next worker remembers nothing of the ring's files, so the
+// token stays long where each ring can have a worker of its own.
+inline constexpr u32 polls_per_token_min = 256;
+inline constexpr u32 polls_per_token_max = 4096;
+
 // A worker's own state, equal on all ranks.
 struct WorkerState {
   u32 index;           // below worker_memory_count()
   u32 session_cursor;  // next ring to look at
   u32 turn;
-  u32 rings_first;     // 1: checks rings before the run queue
-  u32 polls_rings;     // 0: only takes from the run queue
-  u32 keeps_token;     // 1: keeps a quiet ring's token from poll to poll
-  u32 held_session;    // with keeps_token; session_max: none
-  u32 held_polls;      // polls since it took the token
-  u64 held_position;   // its next position
-  u32 fetch_count;     // descriptors to fetch together
-  u32 saw_descriptor;  // the last look at the rings saw a published descriptor
-  u32 missed_token;    // the last look found such a ring, but another worker had its token
-  u32 ran_tasks;       // in the last step
-  u32 ring_is_quiet;   // the last look at the held ring saw at most one command
-  u32 has_had_ring;    // 1: it has held a ring's token
-  WorkerViews* views;  // nullptr: WorkerMemory::views
+  u32 rings_first;      // 1: checks rings before the run queue
+  u32 polls_rings;      // 0: only takes from the run queue
+  u32 keeps_token;      // 1: keeps a quiet ring's token from poll to poll
+  u32 held_session;     // with keeps_token; session_max: none
+  u32 held_polls;       // polls since it took the token
+  u32 polls_per_token;  // then it passes the token on
+  u64 held_position;    // its next position
+  u32 fetch_count;      // descriptors to fetch together
+  u32 saw_descriptor;   // the last look at the rings saw a published descriptor
+  u32 missed_token;     // the last look found such a ring, but another worker had its token
+  u32 ran_tasks;        // in the last step
+  u32 ring_is_quiet;    // the last look at the held ring saw at most one command
+  u32 has_had_ring;     // 1: it has held a ring's token
+  WorkerViews* views;   // nullptr: WorkerMemory::views
 
   GPU4FS_FN static constexpr WorkerState make(u32 index) {
-    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0, 0, 0, 0, nullptr};
+    return WorkerState{
+        index, index % session_max, 0, 0, 1, 0, session_max, 0, polls_per_token_min, 0, 1, 0, 0, 0, 0, 0, nullptr};
   }
 };
 

@@ -183,7 +183,7 @@ GPU4FS_FN u32 end_look(Group g, Engine& engine, WorkerState& worker, const Taken
   worker.held_position += taken.consumed;
   const bool is_passed = taken.consumed != 0 && taken.keeps_token == 0;
   if (!is_passed) {
-    if (worker.keeps_token != 0 && worker.held_polls < polls_per_token) return no_command;
+    if (worker.keeps_token != 0 && worker.held_polls < worker.polls_per_token) return no_command;
     on_leader(g, [&] { pass_token(engine.sessions[worker.held_session], worker.held_position); });
   }
   worker.session_cursor = worker.held_session + 1;

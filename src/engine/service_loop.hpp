@@ -47,6 +47,7 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   on_leader(g, [&] { *views = WorkerViews{}; });
   worker.polls_rings = worker_index < limits.poller_count ? 1 : 0;
   worker.keeps_token = 1;
+  if (limits.poller_count >= session_max) worker.polls_per_token = polls_per_token_max;
   const u64 start_ns = on_leader(g, [&] { return now_monotonic_ns(); });
   u32 idle_turns = 0;
   GPU4FS_TRACE_RESET();
@@ -61,7 +62,7 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
     // After tasks the checks below are not skipped: a task may take a millisecond, and workers that have left are idle
     // while the last ones continue.
     if (worked && turn % 16 != 0 && worker.ran_tasks == 0 && !is_long) continue;
-    if (worker_index == 0 && turn % 64 == 0) {
+    if (worker_index == 0 && (turn % 64 == 0 || is_long)) {
       worker_sweep(g, engine);
       on_leader(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
     }

@@ -172,7 +172,7 @@ class WarpEngine final : public engine::EngineHost {
       // Looks are slow here, and clients may wait for this warp at other rings. So the next step at this ring is the
       // last, and a single look if the ring is the management process's. At a client's ring it must be a quiet step:
       // only these use the places that the warp remembers.
-      worker.held_polls = engine::detail::polls_per_token;
+      worker.held_polls = worker.polls_per_token;
       if (is_internal(worker.held_session)) worker.ring_is_quiet = 0;
       if (was_quiet || worker.held_session == engine::session_max) on_leader(g, [&] { rest(); });
     }

@@ -8,7 +8,10 @@
 
 namespace gpu4fs::engine::detail {
 
-inline constexpr u32 quiet_polls = 64;
+// Looks without a command, and looks at all, after which the worker looks for other work. That takes several
+// microseconds, for which a command would wait.
+inline constexpr u32 quiet_idle_polls = 64;
+inline constexpr u32 quiet_polls_max = 1024;
 // One to answer, and one that shows that the ring is no longer quiet.
 inline constexpr u32 quiet_fetch = 2;
 
@@ -79,7 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
   if (g.any(views.known.era != entered.era)) views.known.forget(g, entered.era);
   bool stays = entered.is_inside;
   u32 polls = 0;
-  for (; stays && end.found == 0 && polls < quiet_polls; ++polls) {
+  u32 idle_polls = 0;
+  for (; stays && end.found == 0 && idle_polls < quiet_idle_polls && polls < quiet_polls_max; ++polls, ++idle_polls) {
     GPU4FS_TRACE_BEGIN();
     // The gate's word is on its way together with the descriptors.
     const bool is_closing = is_closed(engine.step_gate);
@@ -91,6 +95,7 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
     if (found == 1 && answer_quiet(g, reader, turn, now, counts)) {
       ++end.answered;
       ++turn.position;
+      idle_polls = 0;
       continue;
     }
     end.found = found;

@@ -6,8 +6,6 @@
 
 namespace gpu4fs::engine::detail {
 
-inline constexpr u32 polls_per_token = 256;
-
 // Acquires nothing: for looks at many rings.
 GPU4FS_FN inline bool session_looks_open(const Session& session) {
   return load<Order::relaxed, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
