@@ -35,8 +35,8 @@ PHRASES = [
     ("README.md", "{:.2f} to {:.2f} of a bare copy kernel",
      [("run-cuda-h200.json", "write-one", "ratio"), ("run-cuda-h200.json", "write-many", "ratio")]),
     ("README.md", "{:.3f} s a GB", [("run-cuda-h200.json", "write-cpu", "median")]),
-    ("README.md", "{:.0f} us for a read of 4 KiB", [("small-cuda-h100.json", "read-4k-p50", "median")]),
-    ("README.md", "{:.0f} us for a create", [("small-cuda-h100.json", "create-p50", "median")]),
+    ("README.md", "{:.0f} us for a read of 4 KiB", [("small-cuda-h200.json", "read-4k-p50", "median")]),
+    ("README.md", "{:.0f} us for a create", [("small-cuda-h200.json", "create-p50", "median")]),
     ("README.md", "writes {:.2f} GB/s and reads {:.2f} GB/s",
      [("fuse-cpu.json", "fuse-write-passthrough", "median"), ("fuse-cpu.json", "fuse-read-passthrough", "median")]),
     (DURABILITY, "{:.0f} us on the GPU engine", [("run-cuda-h200.json", "append-fsync-p50", "median")]),
@@ -260,7 +260,7 @@ def self_test(root: pathlib.Path) -> int:
     run = "run-cuda-h200.json"
     canaries = {
         "another figure": (lambda f: change_row(f, run, "noop-p50", median=2.5), "2.5 us"),
-        "another figure of the README": (lambda f: change_row(f, "small-cuda-h100.json", "read-4k-p50", median=77),
+        "another figure of the README": (lambda f: change_row(f, "small-cuda-h200.json", "read-4k-p50", median=77),
                                          "README.md: '77 us"),
         "a requirement that is not met": (lambda f: change_row(f, run, "noop-p50", median=4), "'met' do not follow"),
         "a ratio that is none": (lambda f: change_row(f, run, "scrub", ratio=0.99), "'ratio' or 'met'"),
