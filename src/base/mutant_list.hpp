@@ -189,6 +189,10 @@
     "What is stored into a page of a staged device is not written to it.")                                            \
   X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \
   X(write_error_lost, device, "Staged.*", "Nobody learns that a page could not be written.")                          \
+  X(outdated_page_brought_in, device, "Staged.AFailed*",                                                              \
+    "Older bytes are read from a device to which newer ones could not be written.")                                   \
+  X(frames_not_written_back, system, "ScrubRepairs.*", "A flush of the devices leaves out what is in frames.")        \
+  X(frames_scrubbed, system, "ScrubRepairs.*", "A scrub looks at frames and not at the medium.")                      \
   X(pin_outlives_scope, device, "Staged.APageIsReadOnce*:Staged.ScopesEnd*", "A frame stays in use for ever.")        \
   X(pins_of_outer_scope_ended, device, "Staged.*", "A frame is given away although its user has not ended.")          \
   X(rest_of_page_not_kept, device, "Staged.*", "A transfer of a part of a page changes the rest of the page.")        \

@@ -7,6 +7,7 @@
 
 #include "base/bits.hpp"
 #include "base/mutant.hpp"
+#include "cache/line_lookup.hpp"
 #include "cache/line_state.hpp"
 
 namespace gpu4fs::cache {
@@ -135,6 +136,16 @@ GPU4FS_FN inline u32 drop_from_set(const Cache& cache, u32 set_index, PageRange 
 }
 
 }  // namespace detail
+
+// Removes a page from its line, if it is in one, clean, and used by nobody. One rank.
+GPU4FS_FN GPU4FS_NOINLINE inline void drop_page(const Cache& cache, PageKey key) {
+  const FoundLine found = find(Lane{}, cache, key);
+  if (found.line == no_line || !detail::is_removable(found.word)) return;
+  const u32 set = set_of(cache, key);
+  cache.sets[set].lock.lock();
+  (void)detail::drop_from_set(cache, set, {key.device, key.page, 1});
+  cache.sets[set].lock.unlock();
+}
 
 // Removes the pages [first_page, first_page + page_count) of a device from the lines that nobody uses. Returns how many
 // are left, because they are pinned, dirty, being loaded or being written. Collective. The caller knows that nobody

@@ -7,6 +7,7 @@
 
 #include "base/group.hpp"
 #include "base/mutant.hpp"
+#include "cache/eviction.hpp"
 #include "cache/flush_count.hpp"
 #include "cache/line_state.hpp"
 
@@ -91,11 +92,10 @@ GPU4FS_FN inline void finish_write_back(const Cache& cache, u32 line, bool ok) {
   }
 }
 
-// Begins to write back the first dirty line of the device from line `from` on, for write-behind and flushes.
-// Collective. Goes on behind the answered line. Lines that others write are passed over.
-template <class Group>
-GPU4FS_FN WriteBack take_dirty(Group g, const Cache& cache, u32 device, u32 from) {
-  const auto is_meant = [device](LineWord word) { return word.key().device == device; };
+// Begins to write back the first dirty line from line `from` on whose word is_meant(word) accepts, for write-behind and
+// flushes. Collective. Goes on behind the answered line. Lines that others write are passed over.
+template <class Group, class IsMeant>
+GPU4FS_FN WriteBack take_dirty_if(Group g, const Cache& cache, u32 from, IsMeant&& is_meant) {
   for (u32 first = from; first < cache.line_count; first += Group::size()) {
     const u32 own = first + g.rank();
     const LineWord word = own < cache.line_count ? peek(cache.lines[own]) : LineWord{0};
@@ -107,6 +107,26 @@ GPU4FS_FN WriteBack take_dirty(Group g, const Cache& cache, u32 device, u32 from
     }
   }
   return {no_line, {}};
+}
+
+// The same for the lines of a device.
+template <class Group>
+GPU4FS_FN WriteBack take_dirty(Group g, const Cache& cache, u32 device, u32 from) {
+  return take_dirty_if(g, cache, from, [device](LineWord word) { return word.key().device == device; });
+}
+
+// Removes the pages [first_page, first_page + page_count) of a device, dirty ones too: nobody needs what was stored.
+// Collective. Nobody pins, loads or writes them meanwhile.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void forget(Group g, const Cache& cache, u32 device, u64 first_page, u64 page_count) {
+  const detail::PageRange range{device, first_page, page_count};
+  for (u32 from = 0;;) {
+    const WriteBack taken = take_dirty_if(g, cache, from, [range](LineWord word) { return range.has(word); });
+    if (taken.line == no_line) break;
+    on_leader(g, [&] { finish_write_back(cache, taken.line, true); });
+    from = taken.line + 1;
+  }
+  GPU4FS_CHECK_EQ(drop(g, cache, device, first_page, page_count), u64{0});
 }
 
 }  // namespace gpu4fs::cache

@@ -8,6 +8,7 @@
 
 #include "base/group.hpp"
 #include "base/mutant.hpp"
+#include "device/staged/worker.hpp"
 #include "engine/wake.hpp"
 #include "engine/worker.hpp"
 
@@ -46,6 +47,7 @@ void HeapAllocator::zero(void* engine_destination, u64 bytes) {
 // that had begun. Either close_session() sees the mark, or the step sees the death.
 bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died) {
   const u64 before = exchange<Order::seq_cst, Scope::engine>(&mark.value, mark.value + 1);
+  const device::StagedStep step(engine.fs.space.staged, worker.index);
   const bool worked = !died.load() && worker_step(Lane{}, engine, worker);
   store<Order::release, Scope::engine>(&mark.value, before + 2);
   return worked;

@@ -126,7 +126,7 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
 }
 
 u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
-  const device::Device as_seen = mounted_.setup.files[device].device(device);
+  const device::Device as_seen = mounted_.setup.device(device);
   wire::RebuildTarget target{};
   target.part = part;
   target.base = reinterpret_cast<std::uintptr_t>(as_seen.base);

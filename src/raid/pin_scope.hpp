@@ -10,6 +10,8 @@
 #include "base/config.hpp"
 #include "base/limits.hpp"
 #include "device/staged/pins.hpp"
+#include "device/staged/write_back.hpp"
+#include "raid/device_loss.hpp"
 #include "raid/levels/levels.hpp"
 #include "raid/raid_types.hpp"
 
@@ -32,13 +34,23 @@ static_assert(2 * pins_of_row + pins_of_page <= device::pin_list_capacity);
 
 }  // namespace detail
 
+// Devices whose frames could not be written are given up if the pool can do without them. Otherwise each flush answers
+// the error. One rank.
+GPU4FS_FN inline void decide_late_errors(const LogicalSpace& space) {
+  for (u64 left = device::take_undecided_errors(*space.staged); left != 0; left &= left - 1) {
+    (void)outlives_flush_error(space, count_trailing_zeros(left));
+  }
+}
+
 // Collective. What is pinned while it exists is unpinned at its end, after all ranks have come there. In a space
 // without staged devices this is one test.
 template <class Group>
 class PinScope {
  public:
   GPU4FS_FN PinScope(Group g, const LogicalSpace& space) : g_(g), space_(space), first_(no_scope) {
-    if (space.staged != nullptr) first_ = device::begin_pins(g, *space.staged);
+    if (space.staged == nullptr) return;
+    on_leader(g, [&] { decide_late_errors(space); });
+    first_ = device::begin_pins(g, *space.staged);
   }
   PinScope(const PinScope&) = delete;
   PinScope& operator=(const PinScope&) = delete;

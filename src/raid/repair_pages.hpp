@@ -166,11 +166,23 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
   return repaired;
 }
 
+// What is in a frame says nothing about the medium. One rank. The row's pages were looked at before.
+GPU4FS_FN inline void look_at_parities(const LogicalSpace& space, const RowView& view) {
+  if (space.staged == nullptr) return;
+  for (u32 j = 0; j < space.chunks[view.chunk].parity_count; ++j) {
+    const DevicePlace place = parity_place(space, view, j);
+    device::look_at_medium(*space.staged, place.device, place.offset / page_size);
+  }
+}
+
 // Makes the row's parities match its pages, unless a page does not match its checksum.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space, const RowView& view) {
   const PinScope pins(g, space);
-  on_leader(g, [&] { row_lock(space, view).lock(); });
+  on_leader(g, [&] {
+    row_lock(space, view).lock();
+    look_at_parities(space, view);
+  });
   ParityPages<Group, parity_count_max> sums;
   RowLook look = sum_row(g, space, view, sums);
   if (look.bad == 0) look.repaired = repair_parities(g, space, view, sums);

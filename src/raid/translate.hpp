@@ -92,6 +92,12 @@ GPU4FS_FN inline Geometry geometry_of(const ChunkState& chunk) {
   return {chunk.column_count, chunk.stripe_pages, chunk.page_count};
 }
 
+// Pages of one of the chunk's columns on its device, the header area included.
+GPU4FS_FN inline u64 pages_of_column(const ChunkState& chunk, const ColumnState& column) {
+  const u64 data_pages = with_level(chunk.level, [&](auto level) { return level.column_pages(geometry_of(chunk)); });
+  return (column.data_offset - column.header_offset) / page_size + data_pages;
+}
+
 // Whether the address of each page has to be looked up, even if it follows another one on its device. It may become
 // true when a device joins, which is before the device has pages that the caller knows of.
 GPU4FS_FN inline bool pages_are_apart(const LogicalSpace& space) {

@@ -63,12 +63,22 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, Pages pages, const form
   return found;
 }
 
+// What is in a frame says nothing about the medium. One rank.
+GPU4FS_FN inline void look_at_media(const LogicalSpace& space, const PageLocation& first, u32 copy, u32 wanted) {
+  if (space.staged == nullptr) return;
+  for (u32 left = wanted; left != 0; left &= left - 1) {
+    const DevicePlace place = page_place(space, page_behind(first, count_trailing_zeros(left)), copy);
+    device::look_at_medium(*space.staged, place.device, place.offset / page_size);
+  }
+}
+
 // Of the pages in `wanted`, one bit each, which are apart, those that cannot be read or do not match.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 mismatches_apart(Group g, const LogicalSpace& space, const PageLocation& first, u32 copy,
                                                u32 wanted) {
   const PinScope pins(g, space);
   const ChunkState& chunk = space.chunks[first.chunk];
+  on_leader(g, [&] { look_at_media(space, first, copy, GPU4FS_MUTANT(frames_scrubbed, wanted, 0u)); });
   const u32 refused = begin_run_read(g, space, first, wanted, copy).refused;
   const auto pages = RunPages<true, Group>::make(g, space, first, wanted & ~refused, copy);
   const u64 address = chunk.base_address + first.page * page_size;

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
 
 #include "base/mutant.hpp"
 #include "base/random.hpp"
+#include "device/staged/staged_build.hpp"
 #include "engine/engine_build.hpp"
 #include "fmt/format.h"
 #include "pool/chunk_reach.hpp"
@@ -30,6 +32,9 @@ constexpr u64 cache_default_share = 32;
 constexpr u64 cache_bytes_max = u64{1} << 40;
 // Threads that work for the engine while they wait, besides its own workers.
 constexpr u32 lending_thread_max = engine::session_max;
+// Of them, those that may use staged devices at the same time.
+constexpr u32 staged_lender_max = 2;
+constexpr u64 page_cache_bytes_max = u64{1} << 40;
 
 // Every GPU with the required compute capability has at least this much.
 constexpr u64 gpu_memory_least = u64{64} << 30;
@@ -128,7 +133,7 @@ std::vector<device::MappedFile> map_devices(pool::OpenedPool& pool, ServerPurpos
 
 std::vector<device::Device> devices_of(const EngineSetup& setup) {
   std::vector<device::Device> devices;
-  for (u32 i = 0; i < setup.files.size(); ++i) devices.push_back(setup.files[i].device(i));
+  for (u32 i = 0; i < setup.files.size(); ++i) devices.push_back(setup.device(i));
   return devices;
 }
 
@@ -195,16 +200,39 @@ pool::SpaceRoom room_for_growth(const ServerOptions& options, const pool::Opened
 struct EngineShape {
   engine::EngineConfig config;
   engine::MemorySizes sizes;
-  bool accessible;  // the engine reaches the pool's devices from the beginning
+  bool accessible;        // the engine reaches the pool's devices from the beginning
+  u32 page_cache_frames;  // 0: devices are not staged
 };
+
+bool wants_staged(const ServerOptions& options) {
+  if (options.device_access != DeviceAccess::automatic) return options.device_access == DeviceAccess::staged;
+  const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
+  if (wanted == nullptr || std::strcmp(wanted, "mapped") == 0) return false;
+  if (std::strcmp(wanted, "staged") == 0) return true;
+  throw pool::PoolError(Status::invalid_argument,
+                        fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped or staged", wanted));
+}
+
+// Frames of the page cache, of which at most `holders` workers pin some at the same time.
+u32 page_cache_frames(const ServerOptions& options, u32 holders) {
+  if (!wants_staged(options)) return 0;
+  const u64 wanted = std::min(options.page_cache_bytes, page_cache_bytes_max) / page_size;
+  return static_cast<u32>(
+      std::max<u64>(align_down(wanted, u64{cache::set_line_max}), device::staged_frames_min(holders)));
+}
 
 engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
                              EngineSetup& setup, const EngineShape& shape) {
   engine::EngineImage image = engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
+  if (shape.page_cache_frames != 0) {
+    setup.staged = device::build_staged_devices(allocator, nullptr, shape.page_cache_frames,
+                                                engine::worker_memory_count(shape.config));
+  }
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
   const pool::SpaceRoom room = room_for_growth(options, pool);
   fs.space = pool::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, shape.accessible, room);
+  if (setup.staged != nullptr) device::set_staged_devices(allocator, setup.staged, fs.space.devices);
   const std::vector<format::Superblock> templates = superblock_templates(pool);
   fs.superblocks = static_cast<format::Superblock*>(
       allocator.allocate(u64{fs.space.device_capacity} * sizeof(format::Superblock), page_size));
@@ -247,7 +275,8 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
                           std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
-                                       {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks});
+                                       {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
+                                        page_cache_frames(options, workers + staged_lender_max)});
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
@@ -283,8 +312,9 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
   const engine::EngineConfig config = engine::cuda_engine_config(cuda);
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
-  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
-                                       {config, memory_sizes(options, gpu_memory_least, config.worker_count), false});
+  engine::Engine* built =
+      build_engine(*setup.gpu, options, pool, setup,
+                   {config, memory_sizes(options, gpu_memory_least, config.worker_count), false, 0});
   setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
   map_fixed_areas(pool, options.purpose, setup);
 }
@@ -292,7 +322,7 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
 // Tries the GPU engine; the reason of the setup describes the result.
 bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
   const bool wanted = options.engine == EngineChoice::cuda;
-  setup.reason = find_gpu_obstacle(setup);
+  setup.reason = wants_staged(options) ? "staged devices work with the CPU engine only" : find_gpu_obstacle(setup);
   if (setup.reason.empty()) {
     try {
       set_up_cuda(options, pool, setup);
@@ -312,6 +342,14 @@ bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Engine
 
 u64 default_cache_bytes(u64 memory_bytes) {
   return std::clamp(memory_bytes / cache_default_share, cache_default_min, cache_default_max);
+}
+
+device::Device EngineSetup::device(u32 index) const {
+  device::Device device = files[index].device(index);
+  if (staged == nullptr) return device;
+  device.kind = device::DeviceKind::staged;
+  device.staged = staged;
+  return device;
 }
 
 EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool) {

@@ -36,6 +36,10 @@ struct EngineSetup {
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine was selected, a clause
+  // Engine memory; nullptr: the devices are mapped.
+  device::StagedDevices* staged = nullptr;
+  // The engine's view of a device; changes if the file is exchanged.
+  device::Device device(u32 index) const;
   // Engine memory that changes when the pool grows (space/growth.hpp): addresses and capacities as of the mount.
   raid::LogicalSpace space{};
   format::Superblock* superblocks = nullptr;

@@ -287,6 +287,11 @@ GPU4FS_FN inline void end_growth(SpaceState& state) {
   detail::set_growth_phase(state, GrowthPhase::durable);
 }
 
+// Whether admit_chunks() would admit the plan.
+GPU4FS_FN inline bool growth_is_durable(const SpaceState& state) {
+  return state.growth != nullptr && detail::growth_phase(state) == GrowthPhase::durable;
+}
+
 // While no step runs: the chunks of a durable plan get their places and have to be loaded; deleted chunks lose theirs.
 // Status: busy (it is not durable yet), stale (it was refused), not_found (there is none, or it was admitted).
 GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(SpaceState& state) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "device/staged/worker.hpp"
 #include "engine/engine_cpu.hpp"
 #include "engine/upcalls.hpp"
 #include "engine/worker.hpp"
@@ -55,6 +56,7 @@ class LoneEngine : public engine::EngineHost {
  protected:
   // One step of progress; false: there is none.
   virtual bool step() {
+    const device::WorkerGuard guard(worker_.index);
     if (engine::worker_step(Lane{}, *engine_, worker_)) return true;
     ring::Upcall upcall{};
     if (!read_upcall(&upcall)) return false;

@@ -84,7 +84,7 @@ class Staged {
       devices_[d].kind = DeviceKind::staged;
       for (u64 page = 0; page < device_pages; ++page) fill(medium(d, page), first_value(d, page));
     }
-    staged = build_staged_devices(heap_, devices_, staged_frames_min(worker_count), worker_count);
+    staged = build_staged_devices(heap_, devices_, staged_frames_min(worker_count) / 2, worker_count);
     for (Device& device : devices_) device.staged = staged;
     if (!has_stack) return;
     auto layer = std::make_unique<Listener>();
@@ -135,6 +135,7 @@ class Staged {
   StagedDevices* staged = nullptr;
 
  private:
+  SingleWorkerGuard worker_;
   test::HeapAllocator heap_;
   std::vector<MappedFile> files_;
   Device devices_[2] = {};
@@ -309,6 +310,14 @@ TEST(Staged, AFailedWriteBackIsReportedByFlushes) {
       EXPECT_EQ(world.write(1, page, page), Status::ok);
     }
     EXPECT_EQ(write_error_of(*world.staged, 0), is_evicted ? Status::device_failed : Status::ok);
+    if (is_evicted) {
+      // The medium has an older page.
+      const Scope scope(world);
+      EXPECT_EQ(begin_read(world.device(), 6 * page_size, page_size), Status::device_failed);
+      EXPECT_EQ(take_undecided_errors(*world.staged), 1u);
+      EXPECT_EQ(take_undecided_errors(*world.staged), 0u);
+      EXPECT_EQ(begin_read(world.device(), 6 * page_size, page_size), Status::ok);
+    }
     EXPECT_EQ(world.flush(1), Status::ok) << "of another device";
     EXPECT_EQ(world.flush(0), Status::device_failed);
     EXPECT_EQ(world.flush(0), Status::device_failed) << "the bytes are still missing";

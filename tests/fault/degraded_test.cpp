@@ -106,7 +106,8 @@ TEST_P(LostDevices, AtEachAccessOfASync) {
   const Level level = GetParam();
   for (const bool by_checkpoint : {false, true}) {
     u32 survived = 0;
-    for (std::int64_t accesses = 0; survived < 2 && accesses < 200; accesses += accesses < 12 ? 1 : 5) {
+    const auto next = [](std::int64_t accesses) { return accesses + (accesses < 12 ? 1 : accesses < 200 ? 5 : 100); };
+    for (std::int64_t accesses = 0; survived < 2 && accesses < 3000; accesses = next(accesses)) {
       SCOPED_TRACE(fmt::format("{} accesses, checkpoint {}", accesses, by_checkpoint));
       LosingPool losing(level);
       losing.write_all(1);

@@ -87,6 +87,7 @@ class SimEngine : public LoneEngine {
     const u64 which = world_.below(workers_.size());
     world_.note(which);
     if (world_.flaw == SimFlaw::loses_item && world_.is_mounted && world_.below(400) == 0) lose_item();
+    const device::WorkerGuard guard(workers_[which].index);
     if (engine::worker_step(Lane{}, engine(), workers_[which])) {
       idle_count_ = 0;
       return true;

@@ -49,6 +49,7 @@
 #include "support/flush_answerer.hpp"
 #include "support/memory_folder.hpp"
 #include "support/pool_profiles.hpp"
+#include "support/staged_devices.hpp"
 #include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::test {
@@ -65,9 +66,10 @@ struct TestPoolOptions {
   engine::EngineConfig config{};
   fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
   u64 session_bytes = u64{4} << 20;
-  bool has_log = true;           // false: every sync is a checkpoint
-  bool starts_workers = true;    // false: only threads that wait for commands work
-  bool degraded = false;         // mounts continue without devices that are missing or stale
+  bool has_log = true;         // false: every sync is a checkpoint
+  bool starts_workers = true;  // false: only threads that wait for commands work
+  bool degraded = false;       // mounts continue without devices that are missing or stale
+  bool is_staged = wants_staged_devices();
   bool flush_by_upcall = false;  // true: checkpoints request flushes, which the test may answer
   // Returns the stack over a device's memory, at each mount; the pool answers the flushes then. Making, opening and
   // checking the pool bypass it.
@@ -120,14 +122,18 @@ inline device::MappedFile map_opened(const pool::DeviceFile& file, device::OpenO
 // it replays a log and keeps none.
 template <class Parts>
 engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, const pool::OpenedPool& pool,
-                                const std::vector<device::Device>& devices, u64 log_seed) {
+                                std::vector<device::Device> devices, u64 log_seed) {
   const format::Superblock& superblock = pool.superblock;
   engine::EngineConfig config = parts.config();
   config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
   auto& memory = parts.allocator();
   engine::EngineImage image = engine::prepare_engine(memory, config, options.memory, parts.upcalls());
   fs::FileSystem& fs = image->fs;
+  const u32 holders = options.warp_count != 0 ? options.warp_count : options.worker_count + 1;
+  device::StagedDevices* const staged =
+      options.is_staged ? stage_devices(memory, devices, engine::worker_memory_count(config), holders) : nullptr;
   fs.space = pool::build_logical_space(memory, superblock, devices, pool.chunks, true);
+  if (staged != nullptr) device::set_staged_devices(memory, staged, fs.space.devices);
   std::vector<format::Superblock> templates;
   for (const pool::OpenedDevice& device : pool.devices) {
     templates.push_back(superblock);

@@ -34,8 +34,8 @@ class StagedMemory {
  public:
   // The devices of the space, which are memory devices, get this form. A device without memory stays without.
   explicit StagedMemory(raid::LogicalSpace& space, u32 worker_count) : space_(space) {
-    staged_ =
-        device::build_staged_devices(allocator_, space.devices, device::staged_frames_min(worker_count), worker_count);
+    staged_ = device::build_staged_devices(allocator_, space.devices, device::staged_frames_min(worker_count) / 2,
+                                           worker_count);
     for (u32 d = 0; d < space.device_count; ++d) {
       device::Device& device = space.devices[d];
       auto layer = std::make_unique<RefusedPages>();
@@ -92,6 +92,7 @@ class StagedMemory {
   }
 
   raid::LogicalSpace& space_;
+  device::SingleWorkerGuard worker_;
   HeapAllocator allocator_;
   device::StagedDevices* staged_ = nullptr;
   std::vector<RefusedPages*> refused_;

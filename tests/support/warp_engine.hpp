@@ -10,9 +10,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/emulated_warp.hpp"
+#include "device/staged/worker.hpp"
 #include "engine/engine_cpu.hpp"
 #include "support/warp_worker.hpp"
 
@@ -158,6 +160,9 @@ class WarpEngine final : public engine::EngineHost {
 
   // As service_loop(), but a warp that has found nothing rests.
   void work(EmulatedWarp g, u32 warp) {
+    // The ranks of a warp share a thread, and the first one begins first.
+    std::optional<device::WorkerGuard> guard;
+    if (g.leader()) guard.emplace(warp);
     engine::WorkerState worker = engine::WorkerState::make(warp);
     worker.views = &engine_->worker_memory[warp].views;
     on_leader(g, [&] { *worker.views = engine::WorkerViews{}; });

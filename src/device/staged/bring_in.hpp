@@ -42,7 +42,11 @@ GPU4FS_FN inline cache::PageKey key_of(const Device& device, u64 offset, u64 len
 GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32 line, cache::PinMode mode) {
   const cache::Cache& cache = device.staged->cache;
   u8* const frame = cache::frame_of(cache, line);
-  const Status status = read_medium(device, key.page, frame);
+  Status status = read_medium(device, key.page, 1, frame);
+  // The medium may lack what was stored last.
+  if ((load<Order::acquire, Scope::engine>(&device.staged->error_state->undecided) >> device.index & 1) != 0) {
+    status = GPU4FS_MUTANT(outdated_page_brought_in, Status::device_failed, status);
+  }
   if (status == Status::medium_error && mode == cache::PinMode::modify) {
     zero_page(Lane{}, frame);
     return Status::ok;

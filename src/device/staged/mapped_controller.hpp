@@ -19,33 +19,39 @@ namespace gpu4fs::device {
 
 namespace detail {
 
-GPU4FS_FN inline u8* medium_page(const Device& device, u64 page) {
-  GPU4FS_CHECK_LT(page, device.size_bytes / page_size);
+GPU4FS_FN inline u8* medium_pages(const Device& device, u64 page, u64 count) {
+  GPU4FS_CHECK_LE(count, device.size_bytes / page_size);
+  GPU4FS_CHECK_LE(page, device.size_bytes / page_size - count);
   GPU4FS_CHECK(device.base != nullptr);
   return device.base + page * page_size;
 }
 
 }  // namespace detail
 
-// `frame`: a page of engine memory.
-GPU4FS_FN GPU4FS_NOINLINE inline Status read_medium(const Device& device, u64 page, u8* frame) {
-  const u8* const medium = detail::medium_page(device, page);
+// `memory`: pages of engine memory.
+GPU4FS_FN GPU4FS_NOINLINE inline Status read_medium(const Device& device, u64 page, u64 count, u8* memory) {
+  const u8* const medium = detail::medium_pages(device, page, count);
 #if !GPU4FS_DEVICE_CODE
-  if (device.stack != nullptr) GPU4FS_TRY(detail::begin_stacked_read(*device.stack, page * page_size, page_size));
+  if (device.stack != nullptr) {
+    GPU4FS_TRY(detail::begin_stacked_read(*device.stack, page * page_size, count * page_size));
+  }
 #endif
-  copy_bytes(Lane{}, frame, medium, page_size);
+  copy_bytes(Lane{}, memory, medium, count * page_size);
   return Status::ok;
 }
 
-// The holder of a pin may be storing into the frame. Then it is written again later (cache/write_back.hpp).
-GPU4FS_FN GPU4FS_NOINLINE inline Status write_medium(const Device& device, u64 page, const u8* frame) {
-  u8* const medium = detail::medium_page(device, page);
+// Somebody may be storing into the pages: the holder of a frame's pin, whose page is written again later
+// (cache/write_back.hpp), or whoever adds records to the log.
+GPU4FS_FN GPU4FS_NOINLINE inline Status write_medium(const Device& device, u64 page, u64 count, const u8* memory) {
+  u8* const medium = detail::medium_pages(device, page, count);
 #if !GPU4FS_DEVICE_CODE
-  if (device.stack != nullptr) GPU4FS_TRY(detail::begin_stacked_write(*device.stack, page * page_size, page_size));
+  if (device.stack != nullptr) {
+    GPU4FS_TRY(detail::begin_stacked_write(*device.stack, page * page_size, count * page_size));
+  }
 #endif
-  (void)load_racy_page(Lane{}, frame, medium);
+  for (u64 i = 0; i < count; ++i) (void)load_racy_page(Lane{}, memory + i * page_size, medium + i * page_size);
 #if !GPU4FS_DEVICE_CODE
-  if (device.stack != nullptr) detail::end_stacked_write(*device.stack, page * page_size, page_size);
+  if (device.stack != nullptr) detail::end_stacked_write(*device.stack, page * page_size, count * page_size);
 #endif
   return Status::ok;
 }

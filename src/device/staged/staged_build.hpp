@@ -9,33 +9,41 @@
 
 namespace gpu4fs::device {
 
-// The least number of frames for this number of workers.
-inline u32 staged_frames_min(u32 worker_count) {
+// The least number of frames for this number of workers that hold pins at the same time.
+inline constexpr u32 staged_frames_min(u32 worker_count) {
   const u64 pins = u64{worker_count} * pin_list_capacity * frames_for_each_pin;
   const u64 frames = align_up(pins, u64{cache::set_line_max});
   GPU4FS_CHECK_LE(frames, u64{1} << 31);
   return static_cast<u32>(frames);
 }
 
-// `devices`: the pool's, by index. The answer is engine memory, for Device::staged and LogicalSpace::staged.
+// The answer is engine memory, for Device::staged and LogicalSpace::staged. Numbers of workers are below
+// `worker_count`. On the host, at most as many of them work at the same time as there are frames for
+// (staged_frames_min()), but one may. Kernels need frames for all.
+// `devices`: the pool's, by index; set_staged_devices() may name them later.
 inline StagedDevices* build_staged_devices(EngineAllocator& allocator, const Device* devices, u32 frame_count,
                                            u32 worker_count) {
   GPU4FS_CHECK_GT(worker_count, 0u);
-  GPU4FS_CHECK_GE(frame_count, staged_frames_min(worker_count));
+  GPU4FS_CHECK_GE(frame_count, 2 * pin_list_capacity);
   const u64 pin_bytes = u64{worker_count} * sizeof(PinList);
-  const u64 error_bytes = device_count_max * sizeof(u32);
   StagedDevices staged{};
   staged.cache = cache::build_cache(allocator, frame_count);
   staged.devices = devices;
   staged.pins = static_cast<PinList*>(allocator.allocate(pin_bytes, alignof(PinList)));
   allocator.zero(staged.pins, pin_bytes);
   staged.pages = static_cast<u8*>(allocator.allocate(u64{worker_count} * page_size, page_size));
-  staged.write_errors = static_cast<u32*>(allocator.allocate(error_bytes, cache_line));
-  allocator.zero(staged.write_errors, error_bytes);
+  staged.error_state = static_cast<WriteErrors*>(allocator.allocate(sizeof(WriteErrors), cache_line));
+  allocator.zero(staged.error_state, sizeof(WriteErrors));
   staged.worker_count = worker_count;
+  staged.holder_max = maximum(minimum(frame_count / staged_frames_min(1), worker_count), 1u);
   void* const memory = allocator.allocate(sizeof(StagedDevices), cache_line);
   allocator.copy_in(memory, &staged, sizeof(staged));
   return static_cast<StagedDevices*>(memory);
+}
+
+// Before the first access.
+inline void set_staged_devices(EngineAllocator& allocator, StagedDevices* staged, const Device* devices) {
+  allocator.copy_in(&staged->devices, &devices, sizeof(devices));
 }
 
 }  // namespace gpu4fs::device

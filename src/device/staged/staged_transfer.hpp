@@ -1,5 +1,6 @@
-// Transfers of staged devices (device/transfer.hpp). They pass the page cache: their pages are never in it. A part of a
-// page is read or written with the whole page, so writes of parts of one page exclude each other.
+// Transfers of staged devices (device/transfer.hpp). They pass the page cache: their pages are never in it. Whole pages
+// in aligned memory are moved at once. A part of a page is read or written with the whole page, so writes of parts of
+// one page exclude each other.
 //
 // One lane. Status: that of the medium; the pages before it have been moved.
 #pragma once
@@ -24,22 +25,36 @@ GPU4FS_FN inline u8* own_page(const StagedDevices& staged) {
   return staged.pages + u64{worker} * page_size;
 }
 
-GPU4FS_FN inline void check_not_cached(const Device& device, u64 page) {
-  const cache::FoundLine found = cache::find(Lane{}, device.staged->cache, {device.index, page});
-  GPU4FS_CHECK_EQ(found.line, cache::no_line);
+GPU4FS_FN inline void check_not_cached(const Device& device, u64 page, u64 count) {
+  for (u64 i = 0; i < count; ++i) {
+    const cache::FoundLine found = cache::find(Lane{}, device.staged->cache, {device.index, page + i});
+    GPU4FS_CHECK_EQ(found.line, cache::no_line);
+  }
 }
 
-// Calls visit(page, begin, count, done) for the part of the range in each page; `done`: bytes before the part. Ends
-// with the first status that is not ok.
+// A part of a range: whole pages, or a part of one page.
+struct TransferPart {
+  u64 page;
+  u64 page_count;
+  u64 begin;  // in the first page
+  u64 length;
+  u64 done;  // bytes before the part
+
+  GPU4FS_FN bool is_whole() const { return length == page_count * page_size; }
+};
+
+// Calls visit(TransferPart) for the parts of the range. `memory`: whole pages are moved at once where this is aligned.
+// Ends with the first status that is not ok.
 template <class Visit>
-GPU4FS_FN Status each_transferred_page(const Device& device, u64 offset, u64 length, Visit&& visit) {
+GPU4FS_FN Status each_transfer_part(const Device& device, u64 offset, u64 length, const u8* memory, Visit&& visit) {
   GPU4FS_CHECK(device.staged != nullptr);
   for (u64 done = 0; done < length;) {
-    const u64 page = (offset + done) / page_size;
     const u64 begin = (offset + done) % page_size;
-    const u64 count = minimum(page_size - begin, length - done);
-    check_not_cached(device, page);
-    GPU4FS_TRY(visit(page, begin, count, done));
+    const bool is_whole = begin == 0 && length - done >= page_size && is_aligned(memory + done, page_size);
+    const u64 count = is_whole ? align_down(length - done, page_size) : minimum(page_size - begin, length - done);
+    const TransferPart part{(offset + done) / page_size, divide_up(begin + count, page_size), begin, count, done};
+    check_not_cached(device, part.page, part.page_count);
+    GPU4FS_TRY(visit(part));
     done += count;
   }
   return Status::ok;
@@ -47,21 +62,29 @@ GPU4FS_FN Status each_transferred_page(const Device& device, u64 offset, u64 len
 
 GPU4FS_FN GPU4FS_NOINLINE inline Status read_staged_range(const Device& device, u64 offset, u64 length,
                                                           u8* destination) {
-  return each_transferred_page(device, offset, length, [&](u64 page, u64 begin, u64 count, u64 done) {
+  return each_transfer_part(device, offset, length, destination, [&](const TransferPart& part) {
+    if (part.is_whole() && is_aligned(destination + part.done, page_size)) {
+      return read_medium(device, part.page, part.page_count, destination + part.done);
+    }
     u8* const work = own_page(*device.staged);
-    GPU4FS_TRY(read_medium(device, page, work));
-    copy_bytes(Lane{}, destination + done, work + begin, count);
+    GPU4FS_TRY(read_medium(device, part.page, 1, work));
+    copy_bytes(Lane{}, destination + part.done, work + part.begin, part.length);
     return Status::ok;
   });
 }
 
 GPU4FS_FN GPU4FS_NOINLINE inline Status write_staged_range(const Device& device, u64 offset, u64 length,
                                                            const u8* source) {
-  return each_transferred_page(device, offset, length, [&](u64 page, u64 begin, u64 count, u64 done) {
+  return each_transfer_part(device, offset, length, source, [&](const TransferPart& part) {
+    if (part.is_whole() && is_aligned(source + part.done, page_size)) {
+      return write_medium(device, part.page, part.page_count, source + part.done);
+    }
     u8* const work = own_page(*device.staged);
-    if (GPU4FS_MUTANT(rest_of_page_not_kept, count < page_size, false)) GPU4FS_TRY(read_medium(device, page, work));
-    copy_bytes(Lane{}, work + begin, source + done, count);
-    return write_medium(device, page, work);
+    if (GPU4FS_MUTANT(rest_of_page_not_kept, part.length < page_size, false)) {
+      GPU4FS_TRY(read_medium(device, part.page, 1, work));
+    }
+    copy_bytes(Lane{}, work + part.begin, source + part.done, part.length);
+    return write_medium(device, part.page, 1, work);
   });
 }
 

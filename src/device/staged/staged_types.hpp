@@ -23,9 +23,13 @@ namespace gpu4fs::device {
 // Pins that a worker may hold. raid/pin_scope.hpp says how many its calls take.
 inline constexpr u32 pin_list_capacity = 192;
 
-// There is room for the pins of all workers this many times. Pages spread evenly over the sets, so a set with nothing
-// but pinned lines does not occur.
-inline constexpr u32 frames_for_each_pin = 2;
+// Above all page numbers of a device.
+inline constexpr u64 device_page_max = u64{1} << cache::page_bits;
+
+// There is room for the pins of all workers that hold some at the same time, this many times. Pages spread evenly over
+// the sets. Even if all workers hold all the pins that they may hold, a set of 32 lines has 8 pinned ones on average,
+// and only pinned ones with a probability below 1e-9.
+inline constexpr u32 frames_for_each_pin = 4;
 
 // The pins of a worker. Ranks of its group add to it at the same time.
 struct alignas(64) PinList {
@@ -34,13 +38,20 @@ struct alignas(64) PinList {
   u32 lines[pin_list_capacity];
 };
 
+struct WriteErrors {
+  u64 undecided;                // atomic, one bit a device: write-backs failed, and nobody has drawn consequences yet
+  u32 first[device_count_max];  // atomic, a Status: of the first write-back that failed
+};
+
 struct StagedDevices {
   cache::Cache cache;
   const Device* devices;  // of the pool, by index
   PinList* pins;          // by worker
   u8* pages;              // by worker: a page of engine memory for transfers
-  u32* write_errors;      // by device: atomic, a Status; the first write-back that failed
+  WriteErrors* error_state;
   u32 worker_count;
+  u32 holder_max;  // workers that may hold pins at the same time
+  u32 holders;     // atomic; only counted on the host (staged/worker.hpp)
   u32 reserved;
 };
 

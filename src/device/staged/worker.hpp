@@ -2,18 +2,22 @@
 // runs, or a warp of the service kernel.
 #pragma once
 
+#include "base/atomics.hpp"
 #include "base/config.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
+#include "device/staged/staged_types.hpp"
 
 namespace gpu4fs::device {
 
 #if !GPU4FS_DEVICE_CODE
 namespace detail {
-inline thread_local u32 worker_of_thread = 0;
+inline constexpr u32 no_worker = ~u32{0};
+inline thread_local u32 worker_of_thread = no_worker;
+inline u32 worker_without_guard = no_worker;
 }  // namespace detail
 
-// The calling thread is this worker while the guard exists. Threads without a guard are worker 0.
+// The calling thread is this worker while the guard exists. A thread without a guard must not use staged devices.
 class WorkerGuard {
  public:
   explicit WorkerGuard(u32 worker) : before_(detail::worker_of_thread) { detail::worker_of_thread = worker; }
@@ -26,12 +30,51 @@ class WorkerGuard {
 };
 #endif
 
+#if !GPU4FS_DEVICE_CODE
+// A step of the calling thread, which is this worker. Waits while as many others are in a step as there is room for
+// pins. Without staged devices it does nothing.
+class StagedStep {
+ public:
+  StagedStep(StagedDevices* staged, u32 worker) : staged_(staged), guard_(worker) {
+    if (staged_ == nullptr) return;
+    while (fetch_add<Order::acquire, Scope::engine>(&staged_->holders, 1u) >= staged_->holder_max) {
+      fetch_sub<Order::relaxed, Scope::engine>(&staged_->holders, 1u);
+      backoff(1000);
+    }
+  }
+  StagedStep(const StagedStep&) = delete;
+  StagedStep& operator=(const StagedStep&) = delete;
+  ~StagedStep() {
+    if (staged_ != nullptr) fetch_sub<Order::release, Scope::engine>(&staged_->holders, 1u);
+  }
+
+ private:
+  StagedDevices* staged_;
+  WorkerGuard guard_;
+};
+#endif
+
+#if !GPU4FS_DEVICE_CODE
+// Threads without a guard of their own are worker 0 while this exists: for programs in which one of them works at a
+// time.
+class SingleWorkerGuard {
+ public:
+  SingleWorkerGuard() : before_(detail::worker_without_guard) { detail::worker_without_guard = 0; }
+  SingleWorkerGuard(const SingleWorkerGuard&) = delete;
+  SingleWorkerGuard& operator=(const SingleWorkerGuard&) = delete;
+  ~SingleWorkerGuard() { detail::worker_without_guard = before_; }
+
+ private:
+  u32 before_;
+};
+#endif
+
 GPU4FS_FN inline u32 this_worker() {
 #if GPU4FS_DEVICE_CODE
   // As in engine/service_cuda.cu.
   return threadIdx.x / warp_size * gridDim.x + blockIdx.x;
 #else
-  return detail::worker_of_thread;
+  return detail::worker_of_thread != detail::no_worker ? detail::worker_of_thread : detail::worker_without_guard;
 #endif
 }
 

@@ -4,6 +4,9 @@
 // the first error of the device is kept. Each flush of the device answers it, until whoever can do without these bytes
 // calls forget_write_error(): the device was given up and filled again. So no flush answers ok for bytes that were
 // lost. Frames of a device that has failed are not written.
+//
+// The medium then has older bytes than the pool. Until it is decided whether the pool can do without the device, no
+// page of it is brought in (take_undecided_errors()).
 #pragma once
 
 #include "base/access.hpp"
@@ -22,12 +25,26 @@ namespace gpu4fs::device {
 // Of the first write-back that failed; ok: none.
 GPU4FS_FN inline Status write_error_of(const StagedDevices& staged, u32 device) {
   GPU4FS_CHECK_LT(device, device_count_max);
-  return static_cast<Status>(load<Order::acquire, Scope::engine>(&staged.write_errors[device]));
+  return static_cast<Status>(load<Order::acquire, Scope::engine>(&staged.error_state->first[device]));
 }
 
 GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device) {
   GPU4FS_CHECK_LT(device, device_count_max);
-  store<Order::release, Scope::engine>(&staged.write_errors[device], static_cast<u32>(Status::ok));
+  store<Order::release, Scope::engine>(&staged.error_state->first[device], static_cast<u32>(Status::ok));
+}
+
+// Devices with write-backs that failed since the last call, one bit each. The caller decides what happens to them.
+GPU4FS_FN inline u64 take_undecided_errors(const StagedDevices& staged) {
+  if (load<Order::relaxed, Scope::engine>(&staged.error_state->undecided) == 0) return 0;
+  return exchange<Order::acq_rel, Scope::engine>(&staged.error_state->undecided, u64{0});
+}
+
+// Whether a frame of some device is dirty, or was a moment ago.
+GPU4FS_FN inline bool has_dirty_frames(const StagedDevices& staged) {
+  for (u32 d = 0; d < device_count_max; ++d) {
+    if (cache::dirty_line_count(staged.cache, d) != 0) return true;
+  }
+  return false;
 }
 
 namespace detail {
@@ -35,7 +52,8 @@ namespace detail {
 GPU4FS_FN inline void note_write_error(const StagedDevices& staged, u32 device, Status status) {
   u32 seen = static_cast<u32>(Status::ok);
   compare_exchange<Order::release, Scope::engine>(
-      &staged.write_errors[device], seen, static_cast<u32>(GPU4FS_MUTANT(write_error_lost, status, Status::ok)));
+      &staged.error_state->first[device], seen, static_cast<u32>(GPU4FS_MUTANT(write_error_lost, status, Status::ok)));
+  fetch_or<Order::release, Scope::engine>(&staged.error_state->undecided, u64{1} << device);
 }
 
 // Of a line that the caller has begun to write back. One lane.
@@ -43,7 +61,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, co
   GPU4FS_CHECK_LT(taken.key.device, device_count_max);
   const Device& device = staged.devices[taken.key.device];
   if (!has_failed(device)) {
-    const Status status = write_medium(device, taken.key.page, cache::frame_of(staged.cache, taken.line));
+    const Status status = write_medium(device, taken.key.page, 1, cache::frame_of(staged.cache, taken.line));
     // Before the flush that waits for the line can end.
     if (status != Status::ok) note_write_error(staged, taken.key.device, status);
   }
@@ -87,6 +105,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& st
   });
   write_until([&] { return cache::has_flushed(staged.cache, device, number); });
   return on_leader(g, [&] { return write_error_of(staged, device); });
+}
+
+// The next announcement of a page reads the medium, unless the page is dirty or in use. One rank.
+GPU4FS_FN inline void look_at_medium(const StagedDevices& staged, u32 device, u64 page) {
+  cache::drop_page(staged.cache, {device, page});
+}
+
+// Removes the frames of the device's pages [first_page, first_page + page_count), whose content nobody needs any more.
+// Collective. Nobody announces accesses to these pages meanwhile, and no flush runs.
+template <class Group>
+GPU4FS_FN void forget_pages(Group g, const StagedDevices& staged, u32 device, u64 first_page, u64 page_count) {
+  cache::forget(g, staged.cache, device, first_page, page_count);
 }
 
 // Removes the frames of the device's pages [first_page, first_page + page_count): they were changed on the medium by

@@ -1,13 +1,37 @@
 // grow: the server's commands for a pool that changes its size. The checkpoint does the rest (space/growth.hpp).
 #pragma once
 
+#include "device/staged/write_back.hpp"
 #include "engine/engine.hpp"
+#include "engine/frame_flush.hpp"
 #include "space/backing.hpp"
 #include "space/growth.hpp"
 #include "space/space.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
+
+// Deleted chunks and devices that leave the pool have no content any more. Others use their places later, and do so
+// past the frames. Collective, while no step runs.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void forget_frames_of_plan(Group g, const fs::FileSystem& fs) {
+  const raid::LogicalSpace& space = fs.space;
+  if (space.staged == nullptr) return;
+  const space::PoolGrowth& plan = *fs.growth;
+  for (u32 i = 0; i < plan.erased_count; ++i) {
+    const raid::ChunkState& chunk = space.chunks[plan.erased_slots[i]];
+    for (u32 column = 0; column < chunk.column_count; ++column) {
+      const raid::ColumnState& place = chunk.columns[column];
+      device::forget_pages(g, *space.staged, place.device, place.header_offset / page_size,
+                           raid::pages_of_column(chunk, place));
+    }
+  }
+  for (u64 left = plan.leaving; left != 0; left &= left - 1) {
+    const u32 d = count_trailing_zeros(left);
+    device::forget_pages(g, *space.staged, d, 0, device::device_page_max);
+    on_leader(g, [&] { device::forget_write_error(*space.staged, d); });
+  }
+}
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandState& c) {
@@ -21,6 +45,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandStat
     Status status;
     u32 added_count;
   };
+  if (on_leader(g, [&] { return space::growth_is_durable(fs); })) forget_frames_of_plan(g, fs);
   const Admitted admitted = on_leader(g, [&] {
     const Status status = space::admit_chunks(fs);
     c.stage = 1;
@@ -85,7 +110,15 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
     return run.count != 0;
   });
   if (!is_found) return Step::complete(0);
+  // Frames of regions that lose their memory must not be written afterwards. Most are written before others have to
+  // wait.
+  GPU4FS_STEP_TRY(write_frames_back(g, engine));
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
+  const Status written = write_frames_back(g, engine);
+  if (written != Status::ok) {
+    resume_steps(g, engine, c);
+    return Step::end(written);
+  }
   struct Begun {
     Status status;
     u32 next;

@@ -203,6 +203,17 @@ GPU4FS_FN bool asked_before(Group g, CommandState& c) {
 // restart it takes the server's answer.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
+  // The other stages flush what was written by transfers.
+  const bool writes_frames = on_leader(g, [&] {
+    return c.stage == static_cast<u32>(CheckpointStage::flush_pages) &&
+           checkpoint_scratch(c).waits_for == StageWait::none;
+  });
+  const Status written = writes_frames ? write_frames_back(g, engine) : Status::ok;
+  if (written != Status::ok) {
+    give_up_checkpoint(g, engine);
+    *step = Step::end(written);
+    return false;
+  }
   // A stage that has asked must take the answer, even if the last device that needs it was replaced meanwhile.
   // Otherwise the next stage would take the answer for its own.
   const bool needed = on_leader(g, [&] {
@@ -382,7 +393,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
     if (!goes_on && on_leader(g, [&] { return fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
     const bool needed = goes_on || on_leader(g, [&] {
                           const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
-                          return fs.read_only == 0 && (fs::has_changes(fs) || forced);
+                          return fs.read_only == 0 && (fs::has_changes(fs) || forced || has_dirty_frames(engine));
                         });
     if (!needed) {
       // A command may wait for free frames: only evict.

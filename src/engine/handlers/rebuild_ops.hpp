@@ -7,6 +7,7 @@
 // the device.
 #pragma once
 
+#include "device/staged/write_back.hpp"
 #include "engine/engine.hpp"
 #include "engine/handlers/scrub_ops.hpp"
 #include "fs/journal/checkpoint.hpp"
@@ -78,18 +79,36 @@ GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
 }
 
 // Leader, while no step runs.
-GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index, const wire::RebuildTarget& target) {
-  GPU4FS_CHECK_LT(index, raid::device_count_of(engine.fs.space));
-  fs::FileSystem& fs = engine.fs;
-  raid::LogicalSpace& space = fs.space;
+GPU4FS_FN inline Status may_install_device(Engine& engine, u32 index, const wire::RebuildTarget& target) {
+  const raid::LogicalSpace& space = engine.fs.space;
+  GPU4FS_CHECK_LT(index, raid::device_count_of(space));
   if (target.base == 0 || target.part.device_index != index || target.part.size_bytes > target.mapped_bytes) {
     return Status::invalid_argument;
   }
-  raid::DeviceHealth& health = *space.health;
+  const raid::DeviceHealth& health = *space.health;
   const u64 bit = u64{1} << index;
   if ((raid::failed_devices(space) & bit) == 0 || (raid::rebuilding_devices(space) & bit) != 0) return Status::busy;
   // Superblocks must first declare the device lost. Otherwise a crash would bring it back in its current state.
   if ((load<Order::acquire, Scope::engine>(&health.recorded) & bit) == 0) return Status::retry_after_checkpoint;
+  return Status::ok;
+}
+
+// Frames have pages of the device that was lost, and its write errors. Collective, while no step runs, so nobody has
+// pinned any.
+template <class Group>
+GPU4FS_FN void forget_frames(Group g, const raid::LogicalSpace& space, u32 index) {
+  const device::Device& device = space.devices[index];
+  if (device.kind != device::DeviceKind::staged) return;
+  GPU4FS_CHECK(device::has_failed(device));
+  device::forget_pages(g, *space.staged, index, 0, device::device_page_max);
+  on_leader(g, [&] { device::forget_write_error(*space.staged, index); });
+}
+
+// Leader, while no step runs, after may_install_device().
+GPU4FS_FN GPU4FS_NOINLINE inline void install_device(Engine& engine, u32 index, const wire::RebuildTarget& target) {
+  fs::FileSystem& fs = engine.fs;
+  raid::LogicalSpace& space = fs.space;
+  raid::DeviceHealth& health = *space.health;
   device::Device& device = space.devices[index];
   device.base = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(target.base));
   device.size_bytes = target.mapped_bytes;
@@ -101,13 +120,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index
   for (u32 d = 0; d < raid::device_count_of(space); ++d) {
     __builtin_memcpy(fs.superblocks[d].device_uuids[index], target.part.device_uuid, sizeof(target.part.device_uuid));
   }
-  return Status::ok;
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 index, const wire::RebuildTarget* target) {
   raid::LogicalSpace& space = engine.fs.space;
-  GPU4FS_TRY(on_leader(g, [&] { return install_device(engine, index, *target); }));
+  GPU4FS_TRY(on_leader(g, [&] { return may_install_device(engine, index, *target); }));
+  forget_frames(g, space, index);
+  on_leader(g, [&] { install_device(engine, index, *target); });
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
     if (on_leader(g, [&] { return has_column_on(space.chunks[i], index); })) mark_chunk_for_rebuild(g, space.chunks[i]);
   }

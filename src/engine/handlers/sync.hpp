@@ -8,6 +8,7 @@
 
 #include "base/mutant.hpp"
 #include "engine/engine.hpp"
+#include "engine/frame_flush.hpp"
 #include "engine/log_flush.hpp"
 #include "engine/write_errors.hpp"
 #include "fs/journal/checkpoint.hpp"
@@ -128,8 +129,9 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, bool has_asked) {
   if (!has_asked) {
-    const Status status = write_log_for_all(g, engine, c);
+    Status status = write_log_for_all(g, engine, c);
     if (status == Status::again) return status;
+    if (status == Status::ok) status = write_frames_back(g, engine);
     if (status != Status::ok) {
       fail_log_flush(g, engine, c, status);
       return status;

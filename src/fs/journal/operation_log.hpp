@@ -279,13 +279,17 @@ GPU4FS_FN GPU4FS_NOINLINE u64 collect_log(Group g, const FileSystem& fs, u64 fro
 
 namespace detail {
 
-// A part that does not reach beyond the end of the ring.
+// A part that does not reach beyond the end of the ring. A staged device gets whole pages: the ring still has the bytes
+// before the part, which are the same again, and records behind it are valid only when they are complete.
 template <class Group>
 GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u64 length) {
   const OperationLog& log = fs.log;
-  const u64 place = from % log.capacity;
+  const bool is_staged = fs.space.devices[device].kind == device::DeviceKind::staged;
+  const u64 unit = is_staged ? page_size : u64{1};
+  const u64 place = align_down(from % log.capacity, unit);
+  const u64 end = align_up(from % log.capacity + length, unit);
   const u64 offset = on_leader(g, [&] { return fs.superblocks[device].device.log_offset + place; });
-  return device::write_range(g, fs.space.devices[device], offset, log.ring + place, length);
+  return device::write_range(g, fs.space.devices[device], offset, log.ring + place, end - place);
 }
 
 }  // namespace detail

@@ -95,7 +95,7 @@ void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>
       std::memcpy(growth->device_uuids[i], pool.devices[i].part.device_uuid, sizeof(growth->device_uuids[i]));
     }
     if ((plan.joining >> i & 1) == 0) continue;
-    growth->devices[i] = setup.files[i].device(i);
+    growth->devices[i] = setup.device(i);
     growth->parts[i] = pool.devices[i].part;
   }
   // The phase before it belongs to the engine.

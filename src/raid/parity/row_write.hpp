@@ -200,7 +200,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, LogicalSpace& space, const
     const u64 address = chunk.base_address + at * page_size;
     const u64 checksum = store_row_page(g, page, target.memory, address, source.hashes != 0);
     add_lower_slot(g, sums, page);
-    if (!is_fast && target.scratch != no_scratch) g.sync();
+    // Before the leader says that the page was written.
+    if constexpr (!is_fast) g.sync();
     if (g.leader()) {
       if constexpr (!is_fast) end_slot(space, part, slot, target);
       const u32 flags = part.is_whole != 0 ? format::page_flag_in_parity : 0;

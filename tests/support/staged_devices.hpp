@@ -1,0 +1,33 @@
+// The one switch that runs tests on staged devices: GPU4FS_DEVICE_ACCESS=staged in the environment, as for pools of the
+// server (session/server_options.hpp).
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "base/host/engine_allocator.hpp"
+#include "device/device_types.hpp"
+#include "device/staged/staged_build.hpp"
+
+namespace gpu4fs::test {
+
+inline bool wants_staged_devices() {
+  const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
+  return wanted != nullptr && std::strcmp(wanted, "staged") == 0;
+}
+
+// Gives the devices this form, with as few frames as possible. `holders`: workers that use them at the same time. The
+// caller passes the answer on to set_staged_devices().
+inline device::StagedDevices* stage_devices(EngineAllocator& allocator, std::vector<device::Device>& devices,
+                                            u32 worker_count, u32 holders) {
+  device::StagedDevices* const staged =
+      device::build_staged_devices(allocator, nullptr, device::staged_frames_min(holders), worker_count);
+  for (device::Device& device : devices) {
+    device.kind = device::DeviceKind::staged;
+    device.staged = staged;
+  }
+  return staged;
+}
+
+}  // namespace gpu4fs::test
