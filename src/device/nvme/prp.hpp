@@ -1,9 +1,9 @@
 // Data pointers of commands: which memory a transfer moves.
 //
 // The memory is a row of frames of 4 KiB that may lie anywhere on the bus. As PRP entries (NVM Express Base
-// Specification 2.0, clause 4.1.1) the first frame may begin at an offset. All others are whole, but the last. Two frames
-// need no list. More are named by a list in pages that the caller has set aside. As an SGL (clause 4.1.2) the ranges
-// have any place and length, and one descriptor needs no list.
+// Specification 2.0, clause 4.1.1) the first frame may begin at an offset. All others are whole, but the last. Two
+// frames need no list. More are named by a list in pages that the caller has set aside. As an SGL (clause 4.1.2) the
+// ranges have any place and length, and one descriptor needs no list.
 //
 // The ranks of a group fill a list together. What they stored is visible to the controller after g.sync() and the
 // submission of the command (device/nvme/submit.hpp). Lists are not changed until the command has ended.
@@ -14,6 +14,7 @@
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
 #include "base/types.hpp"
 #include "device/nvme/spec/queue_entries.hpp"
 
@@ -74,8 +75,9 @@ GPU4FS_FN DataPointer build_prp(Group g, const ListPages& list, u32 offset, u64 
     store<Order::relaxed, Scope::system>(&entries[page * prp_entries_per_page + (i - 1 - page * per_page)], address);
   }
   for (u32 page = g.rank(); page + 1 < page_count; page += Group::size()) {
+    const u64 next = GPU4FS_MUTANT(nvme_list_not_chained, u64{page} + 1, u64{page});
     store<Order::relaxed, Scope::system>(&entries[u64{page} * prp_entries_per_page + per_page],
-                                         list.bus_address + u64{page + 1} * memory_page_bytes);
+                                         list.bus_address + next * memory_page_bytes);
   }
   return pointer;
 }
