@@ -32,7 +32,8 @@ GPU4FS_FN inline bool has_phase(u32 last_word, u32 phase) {
   return (last_word >> 16 & 1) == phase;
 }
 
-// The head that the controller reports is `ticket` + 1 at least, since it has fetched the command, and the tail at most.
+// The head that the controller reports is `ticket` + 1 at least, since it has fetched the command, and the tail at
+// most.
 GPU4FS_FN inline bool is_possible_head(const VirtualQueue& queue, u32 head, u32 ticket, u32 tail) {
   if (head >= queue.depth) return false;
   const u32 later = tail - (ticket + 1);
@@ -133,8 +134,8 @@ GPU4FS_FN inline PollWork find_work(VirtualQueue& queue) {
 
 }  // namespace detail
 
-// Collective. Takes up to poll_batch_max completions and returns how many; 0 too while another group takes them. Each is
-// given to visit(outcome) on one rank, and its command identifier is free when this returns. `visit` must not wait.
+// Collective. Takes up to poll_batch_max completions and returns how many; 0 too while another group takes them. Each
+// is given to visit(outcome) on one rank, and its command identifier is free when this returns. `visit` must not wait.
 //
 // If the controller has failed and is quiet, each command that was left is given out as `stopped`, once. A lane may
 // submit its last command at that moment, so whoever waits for a command goes on polling until it has its outcome.

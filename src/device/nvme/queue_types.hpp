@@ -1,7 +1,7 @@
 // A virtual queue: many lanes share one pair of NVMe queues.
 //
-// The design follows BaM (ASPLOS 2023, section 3.3) and Djerfi (section 4.1.1). A ticket orders the commands of a queue.
-// It gives a command its place in the submission queue, and a mark at the place says that the entry is complete.
+// The design follows BaM (ASPLOS 2023, section 3.3) and Djerfi (section 4.1.1). A ticket orders the commands of a
+// queue. It gives a command its place in the submission queue, and a mark at the place says that the entry is complete.
 // Whoever gets the tail moves it over all marked entries and rings the doorbell once. Three things differ:
 //
 // - One counter bounds everything. `completed` counts the completions that were taken. A ticket is valid as soon as

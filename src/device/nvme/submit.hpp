@@ -78,6 +78,13 @@ GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const Submissio
 
 }  // namespace detail
 
+// The command of one rank.
+struct RankCommand {
+  const SubmissionEntry& entry;  // but its identifier
+  u64 cookie;                    // comes back with the outcome
+  bool is_present = true;        // false: the rank has none
+};
+
 enum class SubmitResult : u32 {
   submitted,
   no_room,  // comes again; the queue is full, or others were faster
@@ -92,10 +99,10 @@ GPU4FS_FN constexpr SubmitResult submitted_or_idle(bool has_command) {
 }  // namespace detail
 
 // Collective: each rank may have a command. Ranks get room in their order, so those without are the last ones. The
-// outcome comes with `cookie` from poll(), perhaps before this returns.
+// outcome comes from poll(), perhaps before this returns.
 template <class Group>
-GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, bool has_command, const SubmissionEntry& command,
-                                  u64 cookie) {
+GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, const RankCommand& command) {
+  const bool has_command = command.is_present;
   const u32 votes = g.ballot(has_command);
   if (votes == 0) return SubmitResult::idle;
   const detail::Tickets tickets = on_leader(g, [&] {
@@ -105,7 +112,7 @@ GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, bool has_command
   if (tickets.count == ~0u) return has_command ? SubmitResult::failed : SubmitResult::idle;
   const u32 number = popcount(votes & static_cast<u32>(low_bits(g.rank())));
   const bool is_taken = has_command && number < tickets.count;
-  if (is_taken) detail::put_entry(queue, tickets.first + number, command, cookie);
+  if (is_taken) detail::put_entry(queue, tickets.first + number, command.entry, command.cookie);
   if (tickets.count > 0) on_leader(g, [&] { detail::move_tail(queue); });
   return is_taken ? SubmitResult::submitted : has_command ? SubmitResult::no_room : SubmitResult::idle;
 }
@@ -113,8 +120,8 @@ GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, bool has_command
 // As try_submit(), but waits for room. Meanwhile the group polls the queue with `visit` (device/nvme/completions.hpp),
 // and calls wait() if there was nothing to do. Returns `submitted`, `failed` or `idle`.
 template <class Group, class Visit, class Wait>
-GPU4FS_FN SubmitResult submit(Group g, VirtualQueue& queue, bool has_command, const SubmissionEntry& command,
-                              u64 cookie, Visit&& visit, Wait&& wait) {
+GPU4FS_FN SubmitResult submit(Group g, VirtualQueue& queue, const RankCommand& command, Visit&& visit, Wait&& wait) {
+  const bool has_command = command.is_present;
   const u32 votes = g.ballot(has_command);
   const u32 wanted = popcount(votes);
   const u32 number = popcount(votes & static_cast<u32>(low_bits(g.rank())));
@@ -136,7 +143,7 @@ GPU4FS_FN SubmitResult submit(Group g, VirtualQueue& queue, bool has_command, co
       if (poll(g, queue, visit) == 0) wait();
     }
     if (has_command && number >= done && number < done + count) {
-      detail::put_entry(queue, first + number - done, command, cookie);
+      detail::put_entry(queue, first + number - done, command.entry, command.cookie);
     }
     on_leader(g, [&] { detail::move_tail(queue); });
     done += count;
