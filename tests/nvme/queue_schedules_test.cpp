@@ -128,12 +128,12 @@ class QueueWorld {
   void submit_one(u32 fiber, u64 cookie, Visit&& visit) {
     if (lanes_[fiber] == Role::waits) {
       const SubmitResult result =
-          submit(Lane{}, queue(), true, command_of(cookie), cookie, visit, [this, fiber] { wait(fiber); });
+          submit(Lane{}, queue(), {command_of(cookie), cookie}, visit, [this, fiber] { wait(fiber); });
       expect(result == SubmitResult::submitted, "a command is not submitted");
       return;
     }
     while (!has_fault()) {
-      const SubmitResult result = try_submit(Lane{}, queue(), true, command_of(cookie), cookie);
+      const SubmitResult result = try_submit(Lane{}, queue(), {command_of(cookie), cookie});
       if (result == SubmitResult::submitted) return;
       if (poll(Lane{}, queue(), visit) == 0) wait(fiber);
     }

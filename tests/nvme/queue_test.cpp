@@ -66,7 +66,7 @@ void run_commands(Group g, QueueMemory& memory, HandController& controller, u32 
   while (answered < count) {
     const u32 wanted = std::min(static_cast<u32>(random() % (Group::size() + 1)), count - submitted);
     const u64 cookie = 1 + submitted + g.rank();
-    const SubmitResult result = try_submit(g, queue, g.rank() < wanted, command_of(cookie), cookie);
+    const SubmitResult result = try_submit(g, queue, {command_of(cookie), cookie, g.rank() < wanted});
     EXPECT_NE(result, SubmitResult::failed);
     submitted += popcount(g.ballot(result == SubmitResult::submitted));
     const u32 choice = static_cast<u32>(random());
@@ -117,7 +117,7 @@ class BadCompletions : public ::testing::Test {
   void submit_some(u32 count) {
     for (u32 i = 0; i < count; ++i) {
       const u64 cookie = next_cookie_++;
-      EXPECT_EQ(try_submit(Lane{}, memory_.queue(), true, command_of(cookie), cookie), SubmitResult::submitted);
+      EXPECT_EQ(try_submit(Lane{}, memory_.queue(), {command_of(cookie), cookie}), SubmitResult::submitted);
     }
     controller_.fetch_all();
   }
@@ -128,7 +128,7 @@ class BadCompletions : public ::testing::Test {
     poll_all();
     EXPECT_EQ(failure_of(memory_.controller()), failure);
     // Nothing more is submitted or taken.
-    EXPECT_EQ(try_submit(Lane{}, memory_.queue(), true, command_of(99), 99), SubmitResult::failed);
+    EXPECT_EQ(try_submit(Lane{}, memory_.queue(), {command_of(99), 99}), SubmitResult::failed);
     const u64 before = outcomes_.size();
     EXPECT_EQ(poll_all(), 0u);
     EXPECT_EQ(outcomes_.size(), before);
@@ -201,7 +201,7 @@ TEST_F(QueueBadCompletions, ACommandThatWasNotShown) {
   submit_some(1);
   // As a lane is between its entry and the tail.
   memory_.queue().tail_lock = 1;
-  EXPECT_EQ(try_submit(Lane{}, memory_.queue(), true, command_of(2), 2), SubmitResult::submitted);
+  EXPECT_EQ(try_submit(Lane{}, memory_.queue(), {command_of(2), 2}), SubmitResult::submitted);
   next_cookie_ = 3;
   CompletionEntry answer = controller_.answer_to(controller_.fetched[0]);
   answer.command_id = memory_.queue().submissions[1].command_id;
@@ -282,15 +282,15 @@ TEST(Queue, AFullQueueHasNoRoomAndLateCommandsAreNoticed) {
   HandController controller(memory.queue());
   const u64 begin = now_monotonic_ns();
   for (u64 i = 1; i <= 3; ++i) {
-    EXPECT_EQ(try_submit(Lane{}, memory.queue(), true, command_of(i), i), SubmitResult::submitted);
+    EXPECT_EQ(try_submit(Lane{}, memory.queue(), {command_of(i), i}), SubmitResult::submitted);
   }
-  EXPECT_EQ(try_submit(Lane{}, memory.queue(), true, command_of(4), 4), SubmitResult::no_room);
+  EXPECT_EQ(try_submit(Lane{}, memory.queue(), {command_of(4), 4}), SubmitResult::no_room);
   EXPECT_FALSE(expired(Lane{}, memory.queue(), begin));
   EXPECT_TRUE(expired(Lane{}, memory.queue(), now_monotonic_ns() + 1));
   controller.fetch_all();
   controller.post(controller.answer_to(controller.fetched[1]));
   EXPECT_EQ(poll(Lane{}, memory.queue(), [](const Outcome&) {}), 1u);
-  EXPECT_EQ(try_submit(Lane{}, memory.queue(), true, command_of(4), 4), SubmitResult::submitted);
+  EXPECT_EQ(try_submit(Lane{}, memory.queue(), {command_of(4), 4}), SubmitResult::submitted);
   run_emulated_warp([&](EmulatedWarp g) { EXPECT_TRUE(expired(g, memory.queue(), now_monotonic_ns() + 1)); });
 }
 
@@ -298,7 +298,7 @@ TEST(Queue, AFullQueueHasNoRoomAndLateCommandsAreNoticed) {
 TEST(Queue, APollThatFindsNothingLeavesTheTokenFree) {
   QueueMemory memory(4);
   HandController controller(memory.queue());
-  EXPECT_EQ(try_submit(Lane{}, memory.queue(), true, command_of(1), 1), SubmitResult::submitted);
+  EXPECT_EQ(try_submit(Lane{}, memory.queue(), {command_of(1), 1}), SubmitResult::submitted);
   controller.fetch_all();
   CompletionEntry bad = controller.answer_to(controller.fetched[0]);
   bad.submission_queue = 9;

@@ -2,9 +2,8 @@
 // are found out, as by an IOMMU.
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
-#include <memory>
+#include <sys/mman.h>
+
 #include <mutex>
 #include <stdexcept>
 
@@ -19,17 +18,20 @@ class EmulatedBus : public DmaMemory {
   // Not an address of this process, so that a mix-up is noticed.
   static constexpr u64 bus_base = u64{0x7500} << 32;
 
-  explicit EmulatedBus(u64 bytes)
-      : bytes_(align_up(bytes, page_size)), memory_(static_cast<u8*>(std::aligned_alloc(page_size, bytes_))) {
-    if (memory_ == nullptr) throw std::runtime_error("no memory for an emulated bus");
-    std::memset(memory_.get(), 0, bytes_);
+  explicit EmulatedBus(u64 bytes) : bytes_(align_up(bytes, page_size)) {
+    void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("no memory for an emulated bus");
+    memory_ = static_cast<u8*>(memory);
   }
+  ~EmulatedBus() override { ::munmap(memory_, bytes_); }
+  EmulatedBus(const EmulatedBus&) = delete;
+  EmulatedBus& operator=(const EmulatedBus&) = delete;
 
   DmaBlock allocate(u64 bytes) override {
     const std::lock_guard<std::mutex> guard(mutex_);
     const u64 length = align_up(bytes, page_size);
     if (length > bytes_ - used_) throw std::runtime_error("the emulated bus has no memory left");
-    const DmaBlock block{memory_.get() + used_, bus_base + used_, length};
+    const DmaBlock block{memory_ + used_, bus_base + used_, length};
     used_ += length;
     return block;
   }
@@ -37,15 +39,12 @@ class EmulatedBus : public DmaMemory {
   // Null: the range is not on this bus.
   u8* at(u64 bus_address, u64 bytes) const {
     const u64 offset = bus_address - bus_base;
-    return offset <= bytes_ && bytes <= bytes_ - offset ? memory_.get() + offset : nullptr;
+    return offset <= bytes_ && bytes <= bytes_ - offset ? memory_ + offset : nullptr;
   }
 
  private:
-  struct Free {
-    void operator()(u8* memory) const { std::free(memory); }
-  };
   u64 bytes_;
-  std::unique_ptr<u8, Free> memory_;
+  u8* memory_;
   std::mutex mutex_;
   u64 used_ = 0;
 };
