@@ -193,12 +193,12 @@ class QueueWorld {
     entry.submission_queue = QueueMemory::queue_id;
     entry.command_id = done.id;
     entry.status = posted_ / options_.depth % 2 == 0 ? 1 : 0;
-    u64 words[2];
+    u32 words[4];
     std::memcpy(words, &entry, sizeof(words));
-    u64* const place = reinterpret_cast<u64*>(&queue().completions[posted_ % options_.depth]);
+    u32* const place = reinterpret_cast<u32*>(&queue().completions[posted_ % options_.depth]);
     ++posted_;
-    __atomic_store(&place[0], &words[0], __ATOMIC_SEQ_CST);
-    __atomic_store(&place[1], &words[1], __ATOMIC_SEQ_CST);
+    for (u32 i = 0; i < 3; ++i) __atomic_store_n(&place[i], words[i], __ATOMIC_SEQ_CST);
+    __atomic_store(&place[3], &words[3], __ATOMIC_SEQ_CST);
   }
 
   void check_end() {

@@ -274,7 +274,7 @@ void EmulatedController::post(u32 number, const SubmissionEntry& entry, StatusCo
   completed_count_.fetch_add(1);
 }
 
-// The first half of the entry, then the half with the phase.
+// The word with the phase comes last.
 void EmulatedController::put_completion(u32 number, const CompletionEntry& entry, bool keeps_phase) {
   Queue& queue = completions_[number];
   u8* const place = bus_.at(queue.bus_address + u64{queue.position} * 16, 16);
@@ -285,10 +285,11 @@ void EmulatedController::put_completion(u32 number, const CompletionEntry& entry
   CompletionEntry with_phase = entry;
   const u32 phase = keeps_phase ? queue.phase ^ 1u : queue.phase;
   with_phase.status = static_cast<u16>((entry.status & ~1u) | phase);
-  u64 words[2];
+  u32 words[4];
   std::memcpy(words, &with_phase, sizeof(words));
-  __atomic_store_n(reinterpret_cast<u64*>(place), words[0], __ATOMIC_RELAXED);
-  __atomic_store_n(reinterpret_cast<u64*>(place) + 1, words[1], __ATOMIC_RELEASE);
+  u32* const target = reinterpret_cast<u32*>(place);
+  for (u32 i = 0; i < 3; ++i) __atomic_store_n(&target[i], words[i], __ATOMIC_RELAXED);
+  __atomic_store_n(&target[3], words[3], __ATOMIC_RELEASE);
   queue.position = (queue.position + 1) % queue.depth;
   if (queue.position == 0) queue.phase ^= 1;
 }
