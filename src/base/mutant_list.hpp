@@ -190,10 +190,10 @@
   X(nvme_tail_passes_unmarked, nvme, "QueueSchedules.*", "The controller is shown an entry that is not complete.")    \
   X(nvme_mark_not_looked_for_again, nvme, "QueueSchedules.*",                                                         \
     "An entry that is marked while another moves the tail waits for the next poll.")                                  \
-  X(nvme_phase_inverted, nvme, "Queue.*", "The phase of a completion is taken for its contrary.")                     \
-  X(nvme_generation_ignored, nvme, "Queue.*", "A late completion ends another command.")                              \
-  X(nvme_early_completion_taken, nvme, "Queue.*", "A command ends before the controller has seen it.")                \
-  X(nvme_head_ignored, nvme, "Queue.*", "A submission head that cannot be is believed.")                              \
+  X(nvme_phase_inverted, nvme, "QueueBadCompletions.*", "The phase of a completion is taken for its contrary.")       \
+  X(nvme_generation_ignored, nvme, "QueueBadCompletions.*", "A late completion ends another command.")                \
+  X(nvme_early_completion_taken, nvme, "QueueBadCompletions.*", "A command ends before the controller has seen it.")  \
+  X(nvme_head_ignored, nvme, "QueueBadCompletions.*", "A submission head that cannot be is believed.")                \
   X(nvme_poll_token_kept, nvme, "Queue.*", "After a poll that finds nothing nobody takes completions.")               \
   X(staged_store_not_marked, device, "Staged.*",                                                                      \
     "What is stored into a page of a staged device is not written to it.")                                            \

@@ -25,10 +25,10 @@ EmulatedController::EmulatedController(EmulatedBus& bus, EmulatedOptions options
     : bus_(bus),
       options_(std::move(options)),
       doorbell_count_(2 * (options_.queues_max + 1) << options_.doorbell_stride_shift),
+      doorbells_(reinterpret_cast<u32*>(bus.allocate(u64{doorbell_count_} * sizeof(u32)).memory)),
       submissions_(options_.queues_max + 1),
       completions_(options_.queues_max + 1),
       random_(options_.seed) {
-  doorbells_ = std::make_unique<u32[]>(doorbell_count_);
   thread_ = std::thread([this] { work(); });
 }
 

@@ -16,6 +16,7 @@
 
 #include "device/nvme/spec/commands.hpp"
 #include "device/nvme/spec/identify.hpp"
+#include "device/nvme/spec/queue_entries.hpp"
 #include "nvme/emulated/bus.hpp"
 #include "nvme/emulated/medium.hpp"
 #include "nvme/emulated/profile.hpp"
@@ -128,8 +129,8 @@ class EmulatedController : public RegisterAccess {
 
   EmulatedBus& bus_;
   EmulatedOptions options_;
-  std::unique_ptr<u32[]> doorbells_;
   u32 doorbell_count_;
+  u32* doorbells_;  // on the bus, so that a GPU that reaches its memory reaches them too
 
   mutable std::mutex mutex_;  // all that follows
   u32 cc_ = 0;
