@@ -84,6 +84,13 @@ simulate: setup-cpu
 xfstests: build
 	GPU4FS=build/release/gpu4fs tests/xfstests/run.py $(TESTS)
 
+# The NVMe driver on controllers of QEMU; prints how many tests passed.
+.PHONY: qemu-check
+qemu-check: setup-cpu
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_nvme_qtest
+	GPU4FS_BUILD=build/release tests/nvme/qemu_test.py
+
 # Wrong expressions in place of right ones; for each of them a test has to fail. ONLY: a regular expression of names.
 ONLY ?=
 .PHONY: mutants

@@ -162,6 +162,13 @@ foreach(folder IN LISTS test_folders)
   endif()
 endforeach()
 
+# The driver on controllers of QEMU, started by tests/nvme/qemu_test.py.
+if(NOT GPU4FS_SANITIZE)
+  gpu4fs_add_test_program(gpu4fs_nvme_qtest ${PROJECT_SOURCE_DIR}/tests/nvme/qtest/qtest_main.cpp
+    ${PROJECT_SOURCE_DIR}/tests/nvme/qtest/qtest_machine.cpp)
+  target_link_libraries(gpu4fs_nvme_qtest PRIVATE gpu4fs_nvme)
+endif()
+
 if(gpu4fs_system_sources)
   gpu4fs_add_test_program(gpu4fs_system_test ${gpu4fs_system_sources})
   # Most of what a unit takes to compile is the same in all of them: the pools of tests/support.
@@ -216,7 +223,7 @@ if(GPU4FS_CUDA)
   foreach(source IN LISTS gpu_sources)
     cmake_path(GET source STEM name)
     gpu4fs_add_cuda_program(gpu4fs_gpu_${name} ${source})
-    target_link_libraries(gpu4fs_gpu_${name} PRIVATE GTest::gtest)
+    target_link_libraries(gpu4fs_gpu_${name} PRIVATE gpu4fs_nvme GTest::gtest)
     if(EXISTS /dev/nvidiactl)
       gpu4fs_register_test(gpu.${name} gpu $<TARGET_FILE:gpu4fs_gpu_${name}>)
     endif()

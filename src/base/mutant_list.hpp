@@ -185,6 +185,16 @@
   X(cache_redirtied_line_cleaned, cache, "CacheSchedules.*", "Bytes that are stored during a write-back are lost.")   \
   X(cache_flush_not_waited_for, cache, "CacheSchedules.*", "A flush ends before its pages are written.")              \
   X(cache_flush_passes_failure, cache, "CacheFlush.*", "A flush ends although a page of it could not be written.")    \
+  X(nvme_list_not_chained, nvme, "DataPointers.*", "The last entry of a full page of a list is taken for a frame.")   \
+  X(nvme_ring_overfilled, nvme, "QueueSchedules.*", "A command is put over one that is not finished.")                \
+  X(nvme_tail_passes_unmarked, nvme, "QueueSchedules.*", "The controller is shown an entry that is not complete.")    \
+  X(nvme_mark_not_looked_for_again, nvme, "QueueSchedules.*",                                                         \
+    "An entry that is marked while another moves the tail waits for the next poll.")                                  \
+  X(nvme_phase_inverted, nvme, "QueueBadCompletions.*", "The phase of a completion is taken for its contrary.")       \
+  X(nvme_generation_ignored, nvme, "QueueBadCompletions.*", "A late completion ends another command.")                \
+  X(nvme_early_completion_taken, nvme, "QueueBadCompletions.*", "A command ends before the controller has seen it.")  \
+  X(nvme_head_ignored, nvme, "QueueBadCompletions.*", "A submission head that cannot be is believed.")                \
+  X(nvme_poll_token_kept, nvme, "Queue.*", "After a poll that finds nothing nobody takes completions.")               \
   X(staged_store_not_marked, device, "Staged.*",                                                                      \
     "What is stored into a page of a staged device is not written to it.")                                            \
   X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \

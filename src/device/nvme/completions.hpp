@@ -1,0 +1,181 @@
+// Taking completions from a virtual queue.
+//
+// Whoever has time polls. One group at a time looks at the entries behind the head, each rank at one. Everything in an
+// entry is compared with what is known: the command is outstanding with just this generation, was shown to the
+// controller, and belongs to this queue; the submission head lies behind the command and not beyond the tail. An entry
+// that fails one of these makes the controller failed. The good entries in front of it still count. Phases that the
+// controller inverts too early show stale entries, whose commands are not outstanding; phases that it never inverts
+// show nothing, and the command times out (expired()).
+#pragma once
+
+#include "base/access.hpp"
+#include "base/check.hpp"
+#include "base/group.hpp"
+#include "base/mutant.hpp"
+#include "device/nvme/queue_types.hpp"
+#include "device/nvme/tail.hpp"
+
+namespace gpu4fs::nvme {
+
+namespace detail {
+
+GPU4FS_FN inline u32 expected_phase(const VirtualQueue& queue, u32 number) {
+  return (number / queue.depth & 1) ^ GPU4FS_MUTANT(nvme_phase_inverted, 1u, 0u);
+}
+
+// The last four bytes of a completion entry: identifier and status with the phase.
+GPU4FS_FN inline u32 last_word(const VirtualQueue& queue, u32 number) {
+  const u8* const entry = reinterpret_cast<const u8*>(&queue.completions[place_of(queue, number)]);
+  return load<Order::acquire, Scope::system>(reinterpret_cast<const u32*>(entry + 12));
+}
+GPU4FS_FN inline bool has_phase(u32 last_word, u32 phase) {
+  return (last_word >> 16 & 1) == phase;
+}
+
+// The head that the controller reports is `ticket` + 1 at least, since it has fetched the command, and the tail at
+// most.
+GPU4FS_FN inline bool is_possible_head(const VirtualQueue& queue, u32 head, u32 ticket, u32 tail) {
+  if (head >= queue.depth) return false;
+  const u32 later = tail - (ticket + 1);
+  return ((head - (ticket + 1)) & (queue.depth - 1)) <= later;
+}
+
+struct TakenEntry {
+  Failure failure;
+  u32 index;
+  Outcome outcome;
+};
+
+// Judges completion `number`, whose phase is right, and ends its command. One rank.
+GPU4FS_FN inline TakenEntry take_entry(VirtualQueue& queue, u32 number, u32 seen_last_word) {
+  const Vector16 value = load_shared_16(&queue.completions[place_of(queue, number)]);
+  CompletionEntry entry;
+  __builtin_memcpy(&entry, &value, sizeof(entry));
+  if (static_cast<u32>(value.high >> 32) != seen_last_word) return {Failure::torn_entry, 0, {}};
+  if (entry.submission_queue != queue.queue_id) return {Failure::wrong_queue, 0, {}};
+  const u32 index = entry.command_id & (queue.depth - 1);
+  const u32 generation = entry.command_id / queue.depth;
+  CommandSlot& slot = queue.slots[index];
+  const u32 outstanding = generation << 1 | 1u;
+  const u32 found = load<Order::acquire, Scope::engine>(&slot.state);
+  if (GPU4FS_MUTANT(nvme_generation_ignored, found != outstanding, (found & 1) == 0)) {
+    return {Failure::unknown_command, 0, {}};
+  }
+  const u32 ticket = load<Order::relaxed, Scope::engine>(&slot.ticket);
+  const u32 tail = load<Order::relaxed, Scope::engine>(&queue.tail);
+  const u32 shown = tail - ticket;
+  if (GPU4FS_MUTANT(nvme_early_completion_taken, shown == 0 || shown > 1u << 31, false)) {
+    return {Failure::early_completion, 0, {}};
+  }
+  if (GPU4FS_MUTANT(nvme_head_ignored, !is_possible_head(queue, entry.submission_head, ticket, tail), false)) {
+    return {Failure::impossible_head, 0, {}};
+  }
+  TakenEntry taken{Failure::none, index, {}};
+  taken.outcome = {load<Order::relaxed, Scope::engine>(&slot.cookie), CommandEnd::answered, status_code_of(entry),
+                   entry.dword0, do_not_retry(entry)};
+  // Another rank may hold a second entry of the same command.
+  u32 expected = found;
+  if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, expected, found & ~1u)) {
+    return {Failure::unknown_command, 0, {}};
+  }
+  return taken;
+}
+
+// Takes completions from number `first` on, one for each rank. Returns how many were taken; less than the ranks: there
+// are no more.
+template <class Group, class Visit>
+GPU4FS_FN u32 take_batch(Group g, VirtualQueue& queue, u32 first, Visit&& visit) {
+  const u32 number = first + g.rank();
+  const u32 word = last_word(queue, number);
+  const bool is_ready = g.rank() < queue.depth && has_phase(word, expected_phase(queue, number));
+  const u32 ready_count = leading_ranks(g, is_ready);
+  TakenEntry taken{Failure::none, 0, {}};
+  const bool has_entry = g.rank() < ready_count;
+  if (has_entry) taken = take_entry(queue, number, word);
+  if (taken.failure != Failure::none) fail(*queue.controller, taken.failure);
+  const bool is_good = has_entry && taken.failure == Failure::none;
+  if (is_good) {
+    store<Order::relaxed, Scope::engine>(&queue.free_ids[place_of(queue, number)], taken.index);
+    visit(taken.outcome);
+  }
+  return leading_ranks(g, is_good);
+}
+
+// Ends all outstanding commands of a controller that touches no memory any more.
+template <class Group, class Visit>
+GPU4FS_FN u32 stop_outstanding(Group g, VirtualQueue& queue, Visit&& visit) {
+  u32 count = 0;
+  for (u32 i = g.rank(); i < queue.depth; i += Group::size()) {
+    CommandSlot& slot = queue.slots[i];
+    u32 state = load<Order::acquire, Scope::engine>(&slot.state);
+    if ((state & 1) == 0) continue;
+    const u64 cookie = load<Order::relaxed, Scope::engine>(&slot.cookie);
+    if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, state, state & ~1u)) continue;
+    visit(Outcome{cookie, CommandEnd::stopped, 0, 0, false});
+    ++count;
+  }
+  return g.reduce(count, [](u32 a, u32 b) { return a + b; });
+}
+
+enum class PollWork : u32 { nothing, take, stop };
+
+// Also moves the tail over entries that nobody else will look at again (tail_rounds_max). One rank.
+GPU4FS_FN inline PollWork find_work(VirtualQueue& queue) {
+  if (failure_of(*queue.controller) != Failure::none) {
+    const bool is_quiet = load<Order::acquire, Scope::engine>(&queue.controller->is_quiet) != 0;
+    return is_quiet ? PollWork::stop : PollWork::nothing;
+  }
+  if (is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail))) move_tail(queue);
+  const u32 head = load<Order::relaxed, Scope::engine>(&queue.completed);
+  if (!has_phase(last_word(queue, head), expected_phase(queue, head))) return PollWork::nothing;
+  const bool is_mine = exchange<Order::acquire, Scope::engine>(&queue.poll_token, 1) == 0;
+  return is_mine ? PollWork::take : PollWork::nothing;
+}
+
+}  // namespace detail
+
+// Collective. Takes up to poll_batch_max completions and returns how many; 0 too while another group takes them. Each
+// is given to visit(outcome) on one rank, and its command identifier is free when this returns. `visit` must not wait.
+//
+// If the controller has failed and is quiet, each command that was left is given out as `stopped`, once. A lane may
+// submit its last command at that moment, so whoever waits for a command goes on polling until it has its outcome.
+template <class Group, class Visit>
+GPU4FS_FN u32 poll(Group g, VirtualQueue& queue, Visit&& visit) {
+  const detail::PollWork work = on_leader(g, [&] { return detail::find_work(queue); });
+  if (work == detail::PollWork::nothing) return 0;
+  if (work == detail::PollWork::stop) return detail::stop_outstanding(g, queue, visit);
+  const u32 head = g.broadcast(load<Order::relaxed, Scope::engine>(&queue.completed));
+  u32 count = 0;
+  while (count < poll_batch_max) {
+    const u32 taken = detail::take_batch(g, queue, head + count, visit);
+    count += taken;
+    if (taken < Group::size()) break;
+  }
+  on_leader(g, [&] {
+    if (count > 0) {
+      // The doorbell first: when the freed places are used again, the controller has room for their completions.
+      ring_doorbell(queue.completion_doorbell, detail::place_of(queue, head + count));
+      store<Order::release, Scope::engine>(&queue.completed, head + count);
+    }
+    if (GPU4FS_MUTANT(nvme_poll_token_kept, true, count > 0)) {
+      store<Order::release, Scope::engine>(&queue.poll_token, 0);
+    }
+  });
+  return count;
+}
+
+// Collective. Whether a command is outstanding that was submitted before `before_ns` (now_monotonic_ns()).
+template <class Group>
+GPU4FS_FN bool expired(Group g, const VirtualQueue& queue, u64 before_ns) {
+  bool is_late = false;
+  for (u32 i = g.rank(); i < queue.depth; i += Group::size()) {
+    const CommandSlot& slot = queue.slots[i];
+    const u32 state = load<Order::acquire, Scope::engine>(&slot.state);
+    const u64 submitted_ns = load<Order::acquire, Scope::engine>(&slot.submitted_ns);
+    const bool is_same = load<Order::relaxed, Scope::engine>(&slot.state) == state;
+    if ((state & 1) != 0 && is_same && submitted_ns < before_ns) is_late = true;
+  }
+  return g.any(is_late);
+}
+
+}  // namespace gpu4fs::nvme

@@ -1,0 +1,43 @@
+// The tail of a submission queue: one doorbell writer at a time, for all entries that are marked.
+#pragma once
+
+#include "base/check.hpp"
+#include "base/mutant.hpp"
+#include "device/nvme/doorbell.hpp"
+#include "device/nvme/queue_types.hpp"
+
+namespace gpu4fs::nvme::detail {
+
+// A holder of the tail begins again this often, for lanes that have marked an entry and found the tail taken. What is
+// left then is for the next lane that submits or polls, so nobody works for the others without a bound.
+inline constexpr u32 tail_rounds_max = 2;
+
+GPU4FS_FN inline bool is_marked(const VirtualQueue& queue, u32 ticket) {
+  const u32 mark = load<Order::acquire, Scope::engine>(&queue.marks[place_of(queue, ticket)]);
+  return GPU4FS_MUTANT(nvme_tail_passes_unmarked, mark == ticket + 1,
+                       ticket != (load<Order::relaxed, Scope::engine>(&queue.next_ticket)));
+}
+
+// Moves the tail over all marked entries. One rank.
+//
+// No mark is lost. A lane marks its entry and then exchanges the lock. If it finds the lock taken, its exchange comes
+// before the holder's, which frees the lock, and the holder sees the mark when it looks again behind that. Both
+// exchanges acquire and release, so no stronger order is needed.
+GPU4FS_FN inline void move_tail(VirtualQueue& queue) {
+  for (u32 round = 0; round < tail_rounds_max; ++round) {
+    if (exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 1) != 0) return;
+    const u32 first = load<Order::relaxed, Scope::engine>(&queue.tail);
+    u32 tail = first;
+    while (is_marked(queue, tail)) ++tail;
+    GPU4FS_CHECK_LE(tail - first, capacity_of(queue));
+    if (tail != first) {
+      // Before the doorbell: whoever sees a completion knows that its command was shown to the controller.
+      store<Order::relaxed, Scope::engine>(&queue.tail, tail);
+      ring_doorbell(queue.submission_doorbell, place_of(queue, tail));
+    }
+    exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 0);
+    if (GPU4FS_MUTANT(nvme_mark_not_looked_for_again, !is_marked(queue, tail), true)) return;
+  }
+}
+
+}  // namespace gpu4fs::nvme::detail

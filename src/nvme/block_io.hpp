@@ -1,0 +1,96 @@
+// Reads and writes of host code on a namespace, one at a time for each calling thread.
+//
+// Bytes pass through buffers that the controller reaches, in pieces of at most transfer_bytes_max(). A command without
+// an answer in time, or a controller with a fatal status, has one reset: the controller is quiesced and brought up
+// again, and every command that was left is submitted once more. Reads, writes, zeroes, deallocation and flushes may be
+// repeated without harm. A command that is left a second time, or an answer that cannot be, makes the device lost:
+// from then on every call answers Status::device_failed. The process goes on.
+//
+// A flush is of no use if writes in front of it were lost by the reset, so a reset of a controller with a volatile
+// write cache makes the next flush of the namespace fail with Status::io_error, once. A reset keeps the cache's content
+// by the specification, but not every controller is known to.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <shared_mutex>
+#include <span>
+#include <vector>
+
+#include "base/atomics.hpp"
+#include "base/status.hpp"
+#include "nvme/controller.hpp"
+
+namespace gpu4fs::nvme {
+
+// Resets of one controller, shared by all its namespaces.
+class ControllerSession {
+ public:
+  // `controller` outlives this.
+  explicit ControllerSession(Controller& controller) : controller_(controller) {}
+
+  Controller& controller() { return controller_; }
+
+  // Submits the command, waits for its outcome, and repeats it once after a reset. Any thread.
+  Status execute(u32 queue_index, const SubmissionEntry& command);
+  // Resets that have happened.
+  u64 reset_count() const { return load<Order::acquire, Scope::engine>(&reset_count_); }
+  // Why the device is lost; none: it is not.
+  Failure lost_because() const { return static_cast<Failure>(load<Order::acquire, Scope::engine>(&lost_because_)); }
+
+ private:
+  bool execute_once(u32 queue_index, const SubmissionEntry& command, Outcome& outcome);
+  void quiesce_once();
+  // After an attempt that began when there had been `seen` resets. False: the device is lost.
+  bool recover(u64 seen, bool may_reset);
+
+  Controller& controller_;
+  std::shared_mutex in_use_;  // exclusive: the queues are made new
+  std::mutex quiescing_;
+  u64 reset_count_ = 0;
+  u32 lost_because_ = 0;
+};
+
+class BlockIo {
+ public:
+  // One of controller().namespaces(), which is usable. Takes buffers from `memory`. Throws ControllerError.
+  BlockIo(ControllerSession& session, DmaMemory& memory, u32 namespace_id, u32 buffer_count = 4);
+
+  const NamespaceInfo& info() const { return info_; }
+  u64 size_bytes() const { return info_.block_count * info_.block_bytes; }
+
+  // Offsets and lengths in bytes, multiples of a block, inside of the namespace; otherwise out_of_range or unaligned.
+  Status read(u64 offset, std::span<u8> bytes);
+  Status write(u64 offset, std::span<const u8> bytes, bool force_unit_access = false);
+  // not_supported if the controller has no such command.
+  Status write_zeroes(u64 offset, u64 length, bool may_deallocate);
+  // Ranges of a device that were given back; what they read as afterwards depends on info().
+  struct Range {
+    u64 offset;
+    u64 length;
+  };
+  Status deallocate(std::span<const Range> ranges);
+  Status flush();
+
+ private:
+  struct Buffer {
+    DmaBlock data;
+    DmaBlock list;
+  };
+  class Borrowed;
+
+  Status check_range(u64 offset, u64 length) const;
+  SubmissionEntry command(IoOpcode opcode, u64 offset, u64 length) const;
+  Status transfer(IoOpcode opcode, const Buffer& buffer, u64 offset, u64 length, u32 flags);
+  u32 next_queue();
+
+  ControllerSession& session_;
+  NamespaceInfo info_;
+  std::mutex mutex_;
+  std::condition_variable returned_;
+  std::vector<Buffer> free_;
+  u32 turn_ = 0;
+  u64 flushed_resets_ = 0;  // atomic
+};
+
+}  // namespace gpu4fs::nvme

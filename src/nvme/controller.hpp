@@ -1,0 +1,88 @@
+// A controller of this process: bring-up, queues, reset.
+//
+// The admin queue is a virtual queue too, so the answers to admin commands are checked as all others. Everything that
+// waits has a time-out. All memory is taken in the constructor; a reset uses it again.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/nvme/queue_types.hpp"
+#include "device/nvme/spec/commands.hpp"
+#include "nvme/controller_info.hpp"
+#include "nvme/dma_memory.hpp"
+#include "nvme/register_access.hpp"
+
+namespace gpu4fs::nvme {
+
+struct ControllerOptions {
+  u32 queue_count = 1;   // fewer if the controller grants fewer
+  u32 queue_depth = 64;  // a power of two; less if the controller has less
+  u64 command_timeout_ns = 5000000000;
+  u64 admin_timeout_ns = 5000000000;
+  u64 ready_timeout_ns_max = ~u64{0};  // bounds what CAP.TO says
+};
+
+class Controller {
+ public:
+  // Resets and enables the controller, identifies it and its namespaces, and creates the queues. Throws
+  // ControllerError. Both references outlive this object.
+  Controller(RegisterAccess& registers, DmaMemory& memory, const ControllerOptions& options);
+  // Shuts the controller down if it still answers, and ends its DMA.
+  ~Controller();
+  Controller(const Controller&) = delete;
+  Controller& operator=(const Controller&) = delete;
+
+  const ControllerInfo& info() const { return info_; }
+  const std::vector<NamespaceInfo>& namespaces() const { return namespaces_; }
+  const ControllerOptions& options() const { return options_; }
+  u32 queue_count() const { return static_cast<u32>(queues_.size()); }
+  VirtualQueue& queue(u32 index) { return queues_[index]->queue; }
+  ControllerState& state() { return state_; }
+
+  // Ends all DMA and makes the controller quiet, after a failure. Lanes may poll meanwhile: they get the outcomes of
+  // what was left.
+  void quiesce();
+  // Brings the quiet controller up again, with empty queues. Nobody uses the queues, and nothing is outstanding. Throws
+  // ControllerError; the controller is then failed and quiet.
+  void restart();
+
+  // Turns the volatile write cache on or off. False: the controller refuses.
+  bool set_write_cache(bool is_on);
+  // CSTS: the failure that the registers show, none if all is well.
+  Failure look_at_status();
+
+ private:
+  struct QueuePair {
+    QueuePair(RegisterAccess& registers, DmaMemory& memory, u32 stride_bytes, u32 depth, u16 id,
+              ControllerState* state);
+    VirtualQueue queue;
+    DmaBlock submissions;
+    DmaBlock completions;
+    std::unique_ptr<u8[]> table;
+  };
+
+  void bring_up();
+  void set_enabled(bool is_enabled);
+  void identify();
+  void grant_queues(bool is_first);
+  void create_queues();
+  // Throws ControllerError unless the command succeeds. Returns dword 0 of the completion.
+  u32 admin(const SubmissionEntry& command, const char* what);
+  Outcome admin_outcome(const SubmissionEntry& command, const char* what);
+  void identify_data(IdentifySelect select, u32 namespace_id, void* data);
+  [[noreturn]] void fail_with(Failure failure, const std::string& text);
+
+  RegisterAccess& registers_;
+  DmaMemory& memory_;
+  ControllerOptions options_;
+  ControllerInfo info_;
+  Capabilities capabilities_{};
+  ControllerState state_{};
+  std::vector<NamespaceInfo> namespaces_;
+  std::unique_ptr<QueuePair> admin_;
+  std::vector<std::unique_ptr<QueuePair>> queues_;
+  DmaBlock page_;  // data of admin commands
+};
+
+}  // namespace gpu4fs::nvme
