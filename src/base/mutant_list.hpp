@@ -53,6 +53,12 @@
   X(refused_read_goes_on, device, "Transfer.*",                                                                       \
     "Bytes of a place that cannot be read are taken for what was written there.")                                     \
   X(refused_write_goes_on, device, "Transfer.*", "A write that a device has refused looks as if it was done.")        \
+  X(doorbell_without_fence, device, "IoQueueSchedules.*",                                                             \
+    "A producer looks for sleeping consumers before its request is visible.")                                         \
+  X(doorbell_without_second_look, device, "IoQueueSchedules.*",                                                       \
+    "A consumer sleeps without another look at the queue.")                                                           \
+  X(completion_counted_too_late, device, "IoQueueSchedules.*",                                                        \
+    "A thread that waits for I/O sleeps although a request has completed since it looked.")                           \
   X(header_copy_unverified, raid, "Levels.*",                                                                         \
     "A damaged copy of a bitmap counts as a good one, because another one is good.")                                  \
   X(descriptor_copy_unverified, raid, "Levels.*",                                                                     \
