@@ -1,21 +1,17 @@
-// Sleeping on a word of memory. In device code there is none.
+// Sleeping on a word of memory. Host only.
 #pragma once
 
-#include "base/config.hpp"
-#include "base/types.hpp"
-
-#if !GPU4FS_DEVICE_CODE
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <climits>
-#endif
+
+#include "base/types.hpp"
 
 namespace gpu4fs {
 
-#if !GPU4FS_DEVICE_CODE
 inline void futex_wake(u32* word, u32 count) {
   const int limit = count > INT_MAX ? INT_MAX : static_cast<int>(count);
   syscall(SYS_futex, word, FUTEX_WAKE, limit, nullptr, nullptr, 0);
@@ -28,6 +24,5 @@ inline void futex_wait(u32* word, u32 expected, u64 timeout_ns) {
   timeout.tv_nsec = static_cast<long>(timeout_ns % 1000000000u);
   syscall(SYS_futex, word, FUTEX_WAIT, expected, timeout_ns == 0 ? nullptr : &timeout, nullptr, 0);
 }
-#endif
 
 }  // namespace gpu4fs

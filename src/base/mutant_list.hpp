@@ -59,6 +59,13 @@
     "A consumer sleeps without another look at the queue.")                                                           \
   X(completion_counted_too_late, device, "IoQueueSchedules.*",                                                        \
     "A thread that waits for I/O sleeps although a request has completed since it looked.")                           \
+  X(requests_merged_over_gap, block, "RequestBatch.*", "Requests that do not follow each other are merged.")          \
+  X(end_of_medium_is_no_error, block, "ControllerTest.ErrorsAreStatusAndText",                                        \
+    "A read beyond the end of a medium is ok.")                                                                       \
+  X(failed_write_is_done, block, "ControllerTest.ResultsOfTheSystemBecomeStatus",                                     \
+    "A write that failed looks as if it was done.")                                                                   \
+  X(end_leaves_requests, block, "ControllerTest.EndWaitsForRequestsInFlight",                                         \
+    "A controller ends before all requests have completed.")                                                          \
   X(header_copy_unverified, raid, "Levels.*",                                                                         \
     "A damaged copy of a bitmap counts as a good one, because another one is good.")                                  \
   X(descriptor_copy_unverified, raid, "Levels.*",                                                                     \

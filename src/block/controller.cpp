@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "block/result_status.hpp"
 #include "block/thread_controller.hpp"
 #include "block/uring_controller.hpp"
@@ -117,10 +118,10 @@ Status Controller::unusable(const IoRequest& request) const {
 
 void Controller::finish(const RequestGroup& group, int error) {
   if (error != 0) note_error(group, error);
-  const Status status = error == error_of_end ? Status::medium_error : status_of_error(group.operation, error);
+  const Status at_end = GPU4FS_MUTANT(end_of_medium_is_no_error, Status::medium_error, Status::ok);
+  const Status status = error == error_of_end ? at_end : status_of_error(group.operation, error);
   counters_.add(group.operation, group.slots.size(), group.length, error != 0);
   for (const u32 slot : group.slots) device::complete(shared_, slot, status);
-  device::announce_completions(shared_);
 }
 
 void Controller::note_error(const RequestGroup& group, int error) {

@@ -94,7 +94,7 @@ class Controller {
   bool has_requests() const;
   // As device::may_sleep(), and nothing was released by the faults.
   bool may_sleep(u32 consumer, bool polls) const;
-  // Of an operation that was carried out; `error`: 0, an errno or error_of_end.
+  // Of an operation that was carried out; `error`: 0, an errno or error_of_end. The caller announces the completions.
   void finish(const RequestGroup& group, int error);
   // The operation as calls of the system. Returns as for finish().
   int carry_out(RequestGroup* group);

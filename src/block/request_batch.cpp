@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "base/check.hpp"
+#include "base/mutant.hpp"
 
 namespace gpu4fs::block {
 
@@ -19,7 +19,8 @@ bool RequestBatch::is_before(const Entry& a, const Entry& b) {
 
 bool RequestBatch::follows(const RequestGroup& group, const IoRequest& request) const {
   if (request.operation != group.operation || request.device != group.device) return false;
-  if (request.offset != group.offset + group.length) return false;
+  const u64 end = group.offset + group.length;
+  if (!GPU4FS_MUTANT(requests_merged_over_gap, request.offset == end, request.offset >= end)) return false;
   if (!device::moves_bytes(request.operation)) return true;
   return group.length + request.length <= merge_bytes_max_ && group.parts.size() < IOV_MAX;
 }

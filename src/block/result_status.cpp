@@ -2,6 +2,8 @@
 
 #include <cerrno>
 
+#include "base/mutant.hpp"
+
 namespace gpu4fs::block {
 
 using device::IoOperation;
@@ -29,7 +31,8 @@ Status status_of_error(IoOperation operation, int error) {
     default:
       break;
   }
-  return operation == IoOperation::read ? Status::medium_error : Status::device_failed;
+  const Status of_change = GPU4FS_MUTANT(failed_write_is_done, Status::device_failed, Status::ok);
+  return operation == IoOperation::read ? Status::medium_error : of_change;
 }
 
 std::string place_text(const std::string& path, IoOperation operation, u64 offset, u64 length) {

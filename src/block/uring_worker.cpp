@@ -7,6 +7,7 @@
 
 #include "base/access.hpp"
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "device/queue/io_consumer.hpp"
 
 namespace gpu4fs::block {
@@ -61,7 +62,8 @@ void UringWorker::serve(Uring& ring) {
   for (;;) {
     issue_all(ring);
     const bool is_idle = in_flight() == 0 && batch_.size() == 0;
-    if (is_idle && controller_.is_stopping() && !controller_.has_requests()) return;
+    const bool may_end = GPU4FS_MUTANT(end_leaves_requests, is_idle && !controller_.has_requests(), in_flight() == 0);
+    if (may_end && controller_.is_stopping()) return;
     wait(ring);
     reap(ring);
   }
@@ -163,11 +165,13 @@ void UringWorker::wait_for_kernels(Uring& ring) {
   ::io_uring_submit_and_wait_timeout(ring.get(), &first, 1, &limit, nullptr);
 }
 
+// One announcement for all that have completed: each may call the system.
 void UringWorker::reap(Uring& ring) {
+  const u32 in_flight_before = in_flight();
   for (;;) {
     io_uring_cqe* entries[64];
     const u32 count = ::io_uring_peek_batch_cqe(ring.get(), entries, 64);
-    if (count == 0) return;
+    if (count == 0) break;
     for (u32 i = 0; i < count; ++i) {
       const u64 data = ::io_uring_cqe_get_data64(entries[i]);
       if (data == doorbell_data) {
@@ -178,6 +182,7 @@ void UringWorker::reap(Uring& ring) {
     }
     ::io_uring_cq_advance(ring.get(), count);
   }
+  if (in_flight() != in_flight_before) device::announce_completions(controller_.shared());
 }
 
 void UringWorker::handle(Uring& ring, u32 index, i32 result) {

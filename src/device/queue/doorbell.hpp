@@ -11,9 +11,6 @@
 // each time that a consumer sleeps, and none while all are awake.
 #pragma once
 
-#include "base/config.hpp"
-
-#if !GPU4FS_DEVICE_CODE
 
 #include <unistd.h>
 
@@ -62,5 +59,3 @@ inline void wake_consumer(IoQueueShared& shared) {
 }
 
 }  // namespace gpu4fs::device
-
-#endif

@@ -12,9 +12,6 @@
 // has enough to do, calls wake_consumer() for the others.
 #pragma once
 
-#include "base/config.hpp"
-
-#if !GPU4FS_DEVICE_CODE
 
 #include <climits>
 
@@ -100,5 +97,3 @@ inline bool may_sleep(IoQueueShared& shared, u32 consumer, bool polls = true) {
 }
 
 }  // namespace gpu4fs::device
-
-#endif

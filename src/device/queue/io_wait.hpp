@@ -6,9 +6,6 @@
 // either the consumer sees the waiter or the waiter does not sleep.
 #pragma once
 
-#include "base/config.hpp"
-
-#if !GPU4FS_DEVICE_CODE
 
 #include "base/atomics.hpp"
 #include "base/futex.hpp"
@@ -62,5 +59,3 @@ inline Status wait_for(IoQueue& queue, u32 slot) {
 }
 
 }  // namespace gpu4fs::device
-
-#endif
