@@ -1,6 +1,6 @@
 # The layer order, bottom to top. This file is data for CMake, which links libraries by it, and for
 # scripts/check_layers.py, which checks includes by it. A layer is a folder src/<layer>.
-set(GPU4FS_LAYERS base format wire cache device nvme raid space fs ring engine pool session maintenance server fsck
+set(GPU4FS_LAYERS base format wire cache device block nvme raid space fs ring engine pool session maintenance server fsck
   client frontend daemon cli tools bench)
 
 # The layers that each layer may include besides itself; all of them must be before it in the order.
@@ -10,6 +10,7 @@ set(GPU4FS_wire_INCLUDES base format)
 set(GPU4FS_cache_INCLUDES base)
 set(GPU4FS_device_INCLUDES base format cache)
 set(GPU4FS_nvme_INCLUDES base device)
+set(GPU4FS_block_INCLUDES base device)
 set(GPU4FS_raid_INCLUDES base format wire device)
 set(GPU4FS_space_INCLUDES base format device raid)
 set(GPU4FS_fs_INCLUDES base format device raid space)

@@ -53,6 +53,19 @@
   X(refused_read_goes_on, device, "Transfer.*",                                                                       \
     "Bytes of a place that cannot be read are taken for what was written there.")                                     \
   X(refused_write_goes_on, device, "Transfer.*", "A write that a device has refused looks as if it was done.")        \
+  X(doorbell_without_fence, device, "IoQueueSchedules.*",                                                             \
+    "A producer looks for sleeping consumers before its request is visible.")                                         \
+  X(doorbell_without_second_look, device, "IoQueueSchedules.*",                                                       \
+    "A consumer sleeps without another look at the queue.")                                                           \
+  X(completion_counted_too_late, device, "IoQueueSchedules.*",                                                        \
+    "A thread that waits for I/O sleeps although a request has completed since it looked.")                           \
+  X(requests_merged_over_gap, block, "RequestBatch.*", "Requests that do not follow each other are merged.")          \
+  X(end_of_medium_is_no_error, block, "ControllerTest.ErrorsAreStatusAndText",                                        \
+    "A read beyond the end of a medium is ok.")                                                                       \
+  X(failed_write_is_done, block, "ControllerTest.ResultsOfTheSystemBecomeStatus",                                     \
+    "A write that failed looks as if it was done.")                                                                   \
+  X(end_leaves_requests, block, "ControllerTest.EndWaitsForRequestsInFlight",                                         \
+    "A controller ends before all requests have completed.")                                                          \
   X(header_copy_unverified, raid, "Levels.*",                                                                         \
     "A damaged copy of a bitmap counts as a good one, because another one is good.")                                  \
   X(descriptor_copy_unverified, raid, "Levels.*",                                                                     \

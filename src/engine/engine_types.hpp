@@ -2,6 +2,7 @@
 // (engine_build.hpp) and never moves.
 #pragma once
 
+#include "base/free_list.hpp"
 #include "base/limits.hpp"
 #include "base/trace.hpp"
 #include "engine/check_tables.hpp"

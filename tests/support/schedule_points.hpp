@@ -4,7 +4,9 @@
 // not meet the same inline functions of other files. Standard headers come before the macros and have no points.
 //
 // The model is sequentially consistent: schedules find lost wake-ups, wrong hand-overs and broken exclusion, but no
-// wrong memory order. ThreadSanitizer looks for those where threads execute the same code.
+// wrong memory order. ThreadSanitizer looks for those where threads execute the same code. With delay_stores() it is
+// the one of x86 (Intel SDM volume 3, 9.2.3.4) in its extreme: a store stays in the fiber's buffer until the fiber
+// executes a full fence or a read-modify-write, loads the same place, waits or ends. So a missing fence is found.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,13 +26,20 @@ namespace schedule_points {
 // Called before every atomic access. They do nothing outside of a run.
 void before_load(const void* address);
 void before_change(const void* address);
+void before_fence(int order);
+// True: the store is done later, of `size` bytes at `value`.
+bool delay_store(void* address, const void* value, unsigned long size);
 
 }  // namespace schedule_points
 
 #define gpu4fs gpu4fs_with_schedule_points
 
 #define __atomic_load(address, ...) (::schedule_points::before_load(address), __atomic_load(address, __VA_ARGS__))
-#define __atomic_store(address, ...) (::schedule_points::before_change(address), __atomic_store(address, __VA_ARGS__))
+#define __atomic_store(address, value, order)                         \
+  (::schedule_points::delay_store(address, value, sizeof(*(address))) \
+       ? (void)0                                                      \
+       : (::schedule_points::before_change(address), __atomic_store(address, value, order)))
+#define __atomic_thread_fence(order) (::schedule_points::before_fence(order), __atomic_thread_fence(order))
 #define __atomic_exchange(address, ...) \
   (::schedule_points::before_change(address), __atomic_exchange(address, __VA_ARGS__))
 #define __atomic_compare_exchange(address, ...) \
@@ -75,6 +84,8 @@ class ScheduleExplorer {
   // than the default.
   void set_spin_loads(u32 count) { spin_loads_ = count; }
 
+  void delay_stores(bool is_delaying) { is_delaying_ = is_delaying; }
+
   // One schedule. False: some fibers wait, and nobody is left who could let them go on. The explorer is then of no
   // further use.
   bool run() {
@@ -105,6 +116,7 @@ class ScheduleExplorer {
   }
   // Others go on until something has changed.
   void wait() {
+    finish_stores();
     states_[current_].is_waiting = true;
     states_[current_].last_load = nullptr;
     leave();
@@ -122,6 +134,12 @@ class ScheduleExplorer {
   void before_load(const void* address) {
     if (!is_running_ || current_ == no_fiber || !is_watched(address)) return;
     State& state = states_[current_];
+    for (const DelayedStore& store : state.stores) {
+      if (store.address == address) {
+        finish_stores();
+        break;
+      }
+    }
     // The same load again, and nothing has changed: it spins.
     const u32 loads = state.last_load == address ? state.load_count + 1 : 1;
     if (loads == spin_loads_) return wait();
@@ -131,19 +149,37 @@ class ScheduleExplorer {
   }
   void before_change(const void* address) {
     if (!is_running_ || current_ == no_fiber) return;
+    finish_stores();
     if (is_watched(address)) deviate();
     note_change();
+  }
+  void before_fence(int order) {
+    if (is_running_ && current_ != no_fiber && order == __ATOMIC_SEQ_CST) finish_stores();
+  }
+  bool delay_store(void* address, const void* value, u64 size) {
+    if (!is_running_ || current_ == no_fiber || !is_delaying_ || !is_watched(address)) return false;
+    deviate();
+    DelayedStore store{address, 0, size};
+    std::memcpy(&store.value, value, size);
+    states_[current_].stores.push_back(store);
+    return true;
   }
 
  private:
   static constexpr u32 no_fiber = ~0u;
   static constexpr u32 fiber_max = 8;
 
+  struct DelayedStore {
+    void* address;
+    u64 value;
+    u64 size;  // 4 or 8
+  };
   struct State {
     bool is_done = false;
     bool is_waiting = false;
     const void* last_load = nullptr;
     u32 load_count = 0;  // of last_load
+    std::vector<DelayedStore> stores;
   };
   struct Choice {
     u32 chosen;
@@ -158,12 +194,26 @@ class ScheduleExplorer {
     const Start start = *static_cast<Start*>(argument);
     for (;;) {
       start.explorer->body_(start.index);
+      start.explorer->finish_stores();
       start.explorer->states_[start.index].is_done = true;
       start.explorer->note_change();
       start.explorer->leave();
     }
   }
 
+  void finish_stores() {
+    std::vector<DelayedStore>& stores = states_[current_].stores;
+    if (stores.empty()) return;
+    for (const DelayedStore& store : stores) {
+      if (store.size == sizeof(u32)) {
+        __atomic_store_n(static_cast<u32*>(store.address), static_cast<u32>(store.value), __ATOMIC_SEQ_CST);
+      } else {
+        __atomic_store_n(static_cast<u64*>(store.address), store.value, __ATOMIC_SEQ_CST);
+      }
+    }
+    stores.clear();
+    note_change();
+  }
   bool is_watched(const void* address) const { return reinterpret_cast<u64>(address) - watched_ < watched_length_; }
   bool can_run(u32 fiber) const { return !states_[fiber].is_done && !states_[fiber].is_waiting; }
 
@@ -214,6 +264,7 @@ class ScheduleExplorer {
   u32 current_ = no_fiber;
   u32 deviations_ = 0;
   bool is_running_ = false;
+  bool is_delaying_ = false;
 };
 
 }  // namespace gpu4fs::test
@@ -227,6 +278,14 @@ inline void before_load(const void* address) {
 inline void before_change(const void* address) {
   auto* const explorer = ::gpu4fs::test::ScheduleExplorer::active();
   if (explorer != nullptr) explorer->before_change(address);
+}
+inline void before_fence(int order) {
+  auto* const explorer = ::gpu4fs::test::ScheduleExplorer::active();
+  if (explorer != nullptr) explorer->before_fence(order);
+}
+inline bool delay_store(void* address, const void* value, unsigned long size) {
+  auto* const explorer = ::gpu4fs::test::ScheduleExplorer::active();
+  return explorer != nullptr && explorer->delay_store(address, value, size);
 }
 
 }  // namespace schedule_points

@@ -1,0 +1,228 @@
+#include "block/block_medium.hpp"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+
+namespace gpu4fs::block {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int error_number) {
+  std::string message = path + ": " + what;
+  if (error_number != 0) message += std::string(": ") + std::strerror(error_number);
+  throw DeviceError(message, error_number);
+}
+
+template <class Call>
+int error_of(Call&& call) {
+  int result;
+  do {
+    result = call();
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? 0 : errno;
+}
+
+void take_lock(int descriptor, const std::string& path, bool read_only) {
+  struct flock range {};
+  range.l_type = read_only ? F_RDLCK : F_WRLCK;
+  range.l_whence = SEEK_SET;
+  if (::fcntl(descriptor, F_OFD_SETLK, &range) == 0) return;
+  if (errno == EAGAIN || errno == EACCES) fail(path, "is in use by another mount or tool", EBUSY);
+  fail(path, "cannot be locked", errno);
+}
+
+// Queue limits are those of the disk, also for its partitions.
+bool disk_discards(dev_t device) {
+  const std::string folder =
+      "/sys/dev/block/" + std::to_string(major(device)) + ":" + std::to_string(minor(device)) + "/";
+  for (const char* const place : {"queue/discard_max_bytes", "../queue/discard_max_bytes"}) {
+    std::ifstream file(folder + place);
+    u64 bytes = 0;
+    if (file >> bytes) return bytes != 0;
+  }
+  return false;
+}
+
+using Page = std::unique_ptr<void, void (*)(void*)>;
+
+int write_pages_of_zeros(int descriptor, u64 offset, u64 length) {
+  constexpr u64 piece = u64{1} << 20;
+  const u64 size = std::min(piece, length);
+  const Page zeros(std::aligned_alloc(page_size, size), &std::free);
+  if (zeros == nullptr) return ENOMEM;
+  std::memset(zeros.get(), 0, size);
+  for (u64 done = 0; done < length;) {
+    const ssize_t written =
+        ::pwrite(descriptor, zeros.get(), std::min(size, length - done), static_cast<off_t>(offset + done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    if (written == 0) return ENOSPC;
+    done += static_cast<u64>(written);
+  }
+  return 0;
+}
+
+}  // namespace
+
+BlockMedium BlockMedium::open(const std::string& path, MediumOptions options) {
+  struct stat status;
+  const bool is_block = ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode);
+  const int exclusive = is_block && options.lock && !options.read_only ? O_EXCL : 0;
+  // O_NONBLOCK: a path that turns out to be a pipe does not hang.
+  const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
+  const int descriptor = ::open(path.c_str(), flags | exclusive);
+  if (descriptor < 0) {
+    if (errno == EBUSY) fail(path, "is in use by another mount, file system or tool", EBUSY);
+    fail(path, options.read_only ? "cannot be opened" : "cannot be opened for writing", errno);
+  }
+  return adopt(descriptor, path, options);
+}
+
+BlockMedium BlockMedium::adopt(int descriptor, const std::string& path, MediumOptions options) {
+  GPU4FS_CHECK_GE(descriptor, 0);
+  BlockMedium medium;
+  medium.path_ = path;
+  medium.descriptor_ = descriptor;
+  medium.read_only_ = options.read_only;
+  medium.find_size();
+  if (options.lock) take_lock(descriptor, path, options.read_only);
+  medium.make_direct();
+  medium.find_block_size();
+  medium.find_discard();
+  return medium;
+}
+
+void BlockMedium::find_size() {
+  struct stat status;
+  if (::fstat(descriptor_, &status) != 0) fail(path_, "cannot read its size", errno);
+  is_block_device_ = S_ISBLK(status.st_mode);
+  if (!is_block_device_ && !S_ISREG(status.st_mode)) {
+    fail(path_, "is neither a regular file nor a block device", 0);
+  }
+  const off_t end = is_block_device_ ? ::lseek(descriptor_, 0, SEEK_END) : status.st_size;
+  if (end < 0) fail(path_, "cannot find its size", errno);
+  size_bytes_ = align_down(static_cast<u64>(end), u64{page_size});
+  if (size_bytes_ == 0) fail(path_, "has no page of 4096 bytes", 0);
+}
+
+// A file system that cannot do it refuses the flag with EINVAL (open(2)).
+void BlockMedium::make_direct() {
+  const int flags = ::fcntl(descriptor_, F_GETFL);
+  if (flags < 0) fail(path_, "cannot read the flags of its descriptor", errno);
+  // Without O_NONBLOCK, which was for its open: io_uring takes it as "do not wait for the medium".
+  const int wanted = flags & ~O_NONBLOCK;
+  is_direct_ = ::fcntl(descriptor_, F_SETFL, wanted | O_DIRECT) == 0;
+  if (is_direct_) return;
+  if (errno != EINVAL) fail(path_, "cannot be accessed directly", errno);
+  if (::fcntl(descriptor_, F_SETFL, wanted) != 0) fail(path_, "cannot set the flags of its descriptor", errno);
+}
+
+void BlockMedium::find_block_size() {
+  logical_block_bytes_ = 512;
+  if (is_block_device_) {
+    int bytes = 0;
+    if (::ioctl(descriptor_, BLKSSZGET, &bytes) != 0) fail(path_, "cannot read its block size", errno);
+    logical_block_bytes_ = static_cast<u32>(bytes);
+  }
+#if defined(STATX_DIOALIGN)
+  struct statx status {};
+  if (!is_block_device_ && ::statx(descriptor_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
+      (status.stx_mask & STATX_DIOALIGN) != 0) {
+    // 0: such accesses are not direct, whatever the flag says (for example of encrypted files).
+    if (status.stx_dio_offset_align == 0) is_direct_ = false;
+    logical_block_bytes_ = std::max({u32{512}, status.stx_dio_offset_align, status.stx_dio_mem_align});
+  }
+#endif
+  if (!is_power_of_two(logical_block_bytes_) || logical_block_bytes_ > page_size) {
+    fail(path_, "has blocks of " + std::to_string(logical_block_bytes_) + " bytes; at most 4096 are supported", 0);
+  }
+}
+
+void BlockMedium::find_discard() {
+  if (read_only_) return;
+  if (is_block_device_) {
+    struct stat status;
+    can_discard_ = ::fstat(descriptor_, &status) == 0 && disk_discards(status.st_rdev);
+    return;
+  }
+  // Beyond the end there is nothing to discard, so this only asks.
+  const off_t end = static_cast<off_t>(align_up(size_bytes_ + page_size, u64{page_size}));
+  can_discard_ = error_of([&] {
+                   return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, end, page_size);
+                 }) == 0;
+}
+
+int BlockMedium::flush() const {
+  return error_of([&] { return ::fdatasync(descriptor_); });
+}
+
+int BlockMedium::discard(u64 offset, u64 length) const {
+  if (!can_discard_) return EOPNOTSUPP;
+  if (is_block_device_) {
+    u64 range[2] = {offset, length};
+    return error_of([&] { return ::ioctl(descriptor_, BLKDISCARD, range); });
+  }
+  return error_of([&] {
+    return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                       static_cast<off_t>(length));
+  });
+}
+
+int BlockMedium::write_zeroes(u64 offset, u64 length) const {
+  int error = 0;
+  if (is_block_device_) {
+    u64 range[2] = {offset, length};
+    error = error_of([&] { return ::ioctl(descriptor_, BLKZEROOUT, range); });
+  } else {
+    error = error_of([&] {
+      return ::fallocate(descriptor_, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                         static_cast<off_t>(length));
+    });
+  }
+  return error == EOPNOTSUPP ? write_pages_of_zeros(descriptor_, offset, length) : error;
+}
+
+BlockMedium::BlockMedium(BlockMedium&& other) noexcept {
+  *this = std::move(other);
+}
+
+BlockMedium& BlockMedium::operator=(BlockMedium&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  path_ = std::move(other.path_);
+  descriptor_ = std::exchange(other.descriptor_, -1);
+  size_bytes_ = std::exchange(other.size_bytes_, 0);
+  logical_block_bytes_ = other.logical_block_bytes_;
+  is_block_device_ = other.is_block_device_;
+  is_direct_ = other.is_direct_;
+  read_only_ = other.read_only_;
+  can_discard_ = other.can_discard_;
+  return *this;
+}
+
+BlockMedium::~BlockMedium() {
+  release();
+}
+
+void BlockMedium::release() noexcept {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+}  // namespace gpu4fs::block

@@ -1,0 +1,229 @@
+#include "block/controller.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/mutant.hpp"
+#include "block/result_status.hpp"
+#include "block/thread_controller.hpp"
+#include "block/uring_controller.hpp"
+#include "device/queue/io_consumer.hpp"
+
+namespace gpu4fs::block {
+
+using device::IoOperation;
+using device::IoQueueShared;
+using device::IoRequest;
+
+Controller::Controller(IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums, ControllerOptions options)
+    : shared_(shared), options_(std::move(options)) {
+  GPU4FS_CHECK_LE(mediums.size(), u64{device_count_max});
+  GPU4FS_CHECK_GE(options_.transfer_bytes_max, page_size);
+  for (u32 i = 0; i < device_count_max; ++i) mediums_[i].store(i < mediums.size() ? mediums[i] : nullptr);
+  if (options_.faults != nullptr) options_.faults->set_wake([this] { device::wake_consumer(shared_); });
+}
+
+Controller::~Controller() {
+  if (options_.faults != nullptr) options_.faults->set_wake(nullptr);
+  for (u32 i = 0; i < doorbell_count_; ++i) {
+    ::close(shared_.doorbells[i]);
+    shared_.doorbells[i] = -1;
+  }
+}
+
+void Controller::set_medium(u32 device, const BlockMedium* medium) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  mediums_[device].store(medium, std::memory_order_release);
+}
+
+void Controller::open_doorbells(u32 count) {
+  GPU4FS_CHECK_LE(count, device::io_consumer_max);
+  for (; doorbell_count_ < count; ++doorbell_count_) {
+    const int descriptor = ::eventfd(0, EFD_CLOEXEC);
+    if (descriptor < 0) {
+      throw DeviceError(std::string("cannot make an eventfd for I/O: ") + std::strerror(errno), errno);
+    }
+    shared_.doorbells[doorbell_count_] = descriptor;
+  }
+}
+
+void Controller::begin_stop() {
+  is_stopping_.store(true, std::memory_order_release);
+  if (options_.faults != nullptr) options_.faults->release_all();
+  for (u32 i = 0; i < doorbell_count_; ++i) device::write_doorbell(shared_, i);
+}
+
+bool Controller::has_requests() const {
+  if (options_.faults != nullptr && options_.faults->has_released()) return true;
+  return !device::looks_empty(shared_);
+}
+
+bool Controller::may_sleep(u32 consumer, bool polls) const {
+  if (!device::may_sleep(shared_, consumer, polls)) return false;
+  if (options_.faults == nullptr || !options_.faults->has_released()) return true;
+  device::end_sleep(shared_, consumer);
+  return false;
+}
+
+void Controller::take_requests(RequestBatch* batch, u64 count) {
+  u32 slot = 0;
+  for (u64 i = 0; i < count; ++i) {
+    if (options_.faults != nullptr && options_.faults->take_released(&slot)) {
+      take_one(batch, slot, true);
+    } else if (device::take(shared_, &slot)) {
+      take_one(batch, slot, false);
+    } else {
+      return;
+    }
+  }
+}
+
+void Controller::take_one(RequestBatch* batch, u32 slot, bool is_released) {
+  // The producer does not change it before it has completed.
+  const IoRequest& request = device::request_of(shared_, slot);
+  Status status = unusable(request);
+  if (status == Status::ok && options_.faults != nullptr && !is_released) {
+    const RequestFaults::Verdict verdict = options_.faults->judge(slot, request);
+    if (verdict.fate == RequestFaults::Fate::held) return;
+    if (verdict.fate == RequestFaults::Fate::fails) {
+      status = verdict.status;
+      note_text(request.device,
+                place_text(medium(request.device)->path(), request.operation, request.offset, request.length) +
+                    "a fault of a test");
+    }
+  }
+  if (status == Status::ok) return batch->add(slot, request);
+  counters_.add(request.operation, 1, 0, true);
+  device::complete(shared_, slot, status);
+  device::announce_completions(shared_);
+}
+
+Status Controller::unusable(const IoRequest& request) const {
+  GPU4FS_CHECK_LT(request.device, device_count_max);
+  const BlockMedium* const used = medium(request.device);
+  if (used == nullptr) return Status::device_failed;
+  if (used->read_only() && request.operation != IoOperation::read && request.operation != IoOperation::flush) {
+    return Status::read_only;
+  }
+  const u64 size = used->size_bytes();
+  if (request.offset > size || request.length > size - request.offset) return Status::out_of_range;
+  return Status::ok;
+}
+
+void Controller::finish(const RequestGroup& group, int error) {
+  if (error != 0) note_error(group, error);
+  const Status at_end = GPU4FS_MUTANT(end_of_medium_is_no_error, Status::medium_error, Status::ok);
+  const Status status = error == error_of_end ? at_end : status_of_error(group.operation, error);
+  counters_.add(group.operation, group.slots.size(), group.length, error != 0);
+  for (const u32 slot : group.slots) device::complete(shared_, slot, status);
+}
+
+void Controller::note_error(const RequestGroup& group, int error) {
+  const BlockMedium* const used = medium(group.device);
+  if (used == nullptr) return;
+  note_text(group.device, place_text(used->path(), group.operation, group.offset, group.length) +
+                              (error == error_of_end ? "the medium ends before" : std::strerror(error)));
+}
+
+void Controller::note_text(u32 device, const std::string& text) {
+  const std::lock_guard lock(error_mutex_);
+  if (first_errors_[device].empty()) first_errors_[device] = text;
+}
+
+std::string Controller::first_error(u32 device) const {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  const std::lock_guard lock(error_mutex_);
+  return first_errors_[device];
+}
+
+i32 Controller::seen_result(const RequestGroup& group, i32 result) const {
+  if (options_.faults == nullptr) return result;
+  return options_.faults->result_of(device::request_of(shared_, group.slots.front()), result);
+}
+
+void Controller::advance(RequestGroup* group, u64 done, u64* first_part) {
+  while (done != 0) {
+    iovec& part = group->parts[*first_part];
+    const u64 count = std::min<u64>(done, part.iov_len);
+    part.iov_base = static_cast<u8*>(part.iov_base) + count;
+    part.iov_len -= count;
+    done -= count;
+    if (part.iov_len == 0) ++*first_part;
+  }
+}
+
+u32 Controller::parts_of_call(const RequestGroup& group, u64 first_part, u64* bytes) const {
+  *bytes = std::min<u64>(group.parts[first_part].iov_len, options_.transfer_bytes_max);
+  u32 count = 1;
+  for (u64 i = first_part + 1; i < group.parts.size(); ++i) {
+    if (*bytes + group.parts[i].iov_len > options_.transfer_bytes_max) break;
+    *bytes += group.parts[i].iov_len;
+    ++count;
+  }
+  return count;
+}
+
+int Controller::transfer(RequestGroup* group, const BlockMedium& used) {
+  u64 first_part = 0;
+  for (u64 done = 0; done < group->length;) {
+    u64 bytes = 0;
+    const u32 count = parts_of_call(*group, first_part, &bytes);
+    iovec cut{group->parts[first_part].iov_base, bytes};
+    const iovec* const parts = count == 1 ? &cut : &group->parts[first_part];
+    const off_t offset = static_cast<off_t>(group->offset + done);
+    const bool is_read = group->operation == IoOperation::read;
+    const ssize_t moved = is_read ? ::preadv(used.descriptor(), parts, static_cast<int>(count), offset)
+                                  : ::pwritev(used.descriptor(), parts, static_cast<int>(count), offset);
+    const i32 result = seen_result(*group, static_cast<i32>(moved < 0 ? -errno : moved));
+    if (result == -EINTR || result == -EAGAIN) continue;
+    if (result < 0) return -result;
+    if (result == 0) return is_read ? error_of_end : ENOSPC;
+    advance(group, static_cast<u64>(result), &first_part);
+    done += static_cast<u64>(result);
+  }
+  return 0;
+}
+
+int Controller::carry_out(RequestGroup* group) {
+  const BlockMedium* const used = medium(group->device);
+  GPU4FS_CHECK(used != nullptr);
+  if (device::moves_bytes(group->operation)) return transfer(group, *used);
+  int error = 0;
+  switch (group->operation) {
+    case IoOperation::flush:
+      error = used->flush();
+      break;
+    case IoOperation::discard:
+      error = used->discard(group->offset, group->length);
+      break;
+    case IoOperation::write_zeroes:
+      error = used->write_zeroes(group->offset, group->length);
+      break;
+    case IoOperation::read:
+    case IoOperation::write:
+      GPU4FS_UNREACHABLE("moves bytes");
+  }
+  return -seen_result(*group, -error);
+}
+
+std::unique_ptr<Controller> start_controller(IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums,
+                                             ControllerOptions options) {
+  std::string reason = "asked for";
+  if (options.kind != ControllerKind::threads) {
+    try {
+      return std::make_unique<UringController>(shared, mediums, options);
+    } catch (const DeviceError& error) {
+      if (options.kind == ControllerKind::uring) throw;
+      reason = error.what();
+    }
+  }
+  return std::make_unique<ThreadController>(shared, mediums, options, reason);
+}
+
+}  // namespace gpu4fs::block

@@ -1,0 +1,130 @@
+// Threads that serve an I/O queue (device/queue/io_queue_types.hpp) from files and block devices. Host only.
+//
+// Requests that follow each other on a medium are carried out together. Each completes with a status:
+//
+//   ok               carried out as a whole
+//   medium_error     read: the medium cannot read the range, or has become shorter than it
+//   device_failed    there is no such medium, or it is gone; write, flush: the medium did not accept or keep the bytes
+//   not_supported    discard: the medium cannot
+//   read_only        a change of a medium that is open for reading
+//   out_of_range     the range reaches beyond the end of the medium
+//   io_error         the system refused for a reason of its own, for example a lack of memory
+//
+// Short transfers are continued, and a call that was interrupted is made again. Nothing else is tried twice. A flush
+// covers what had completed before it was submitted. Requests that are in flight together have no order.
+//
+// Idle threads sleep, unless kernels produce (device::set_must_poll()). The end of the object waits until all requests
+// that were submitted have completed; nobody submits or rings meanwhile.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "block/block_medium.hpp"
+#include "block/io_statistics.hpp"
+#include "block/request_batch.hpp"
+#include "block/request_faults.hpp"
+#include "device/queue/io_queue_types.hpp"
+
+namespace gpu4fs::block {
+
+struct MemoryRange {
+  void* begin;
+  u64 length;
+};
+
+enum class ControllerKind {
+  automatic,  // io_uring where it is allowed, threads otherwise
+  uring,
+  threads,
+};
+
+struct ControllerOptions {
+  ControllerKind kind = ControllerKind::automatic;
+  u32 thread_count = 0;                   // 0: 1 with io_uring, otherwise 16
+  u32 depth = 128;                        // operations in flight of each thread with io_uring
+  u64 merge_bytes_max = 64 * page_size;   // of one operation
+  u64 transfer_bytes_max = u64{1} << 30;  // of one call of the system
+  std::vector<MemoryRange> memory;        // most requests have their memory here: it is registered with the kernel
+  RequestFaults* faults = nullptr;        // for tests
+};
+
+class Controller {
+ public:
+  // `mediums`: by index of the device, null: none; they outlive the controller.
+  Controller(device::IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums, ControllerOptions options);
+  virtual ~Controller();
+  Controller(const Controller&) = delete;
+  Controller& operator=(const Controller&) = delete;
+
+  // What serves the queue and why, for people: one line.
+  virtual std::string describe() const = 0;
+
+  // Null: none; its requests fail. No request for the device is in flight. Any thread.
+  void set_medium(u32 device, const BlockMedium* medium);
+
+  IoStatistics statistics() const { return counters_.snapshot(); }
+  // The first error of a device: what was tried where, and why it failed; "" if there was none. Any thread.
+  std::string first_error(u32 device) const;
+
+ protected:
+  static constexpr u64 batch_max = 256;     // requests that are taken together
+  static constexpr u32 short_looks = 1000;  // of a thread that polls, before it takes rests of 20 us
+  static constexpr int error_of_end = -1;   // in place of an errno: the medium ends before the range
+
+  device::IoQueueShared& shared() const { return shared_; }
+  const ControllerOptions& options() const { return options_; }
+  const BlockMedium* medium(u32 device) const { return mediums_[device].load(std::memory_order_acquire); }
+
+  // Makes eventfds for consumers 0 to count - 1. DeviceError.
+  void open_doorbells(u32 count);
+  // Called first by the destructors of derived classes: the threads end when nothing is left to do.
+  void begin_stop();
+  bool is_stopping() const { return is_stopping_.load(std::memory_order_acquire); }
+
+  // Takes up to `count` requests into the batch. Requests that cannot be carried out are completed.
+  void take_requests(RequestBatch* batch, u64 count);
+  bool has_requests() const;
+  // As device::may_sleep(), and nothing was released by the faults.
+  bool may_sleep(u32 consumer, bool polls) const;
+  // Of an operation that was carried out; `error`: 0, an errno or error_of_end. The caller announces the completions.
+  void finish(const RequestGroup& group, int error);
+  // The operation as calls of the system. Returns as for finish().
+  int carry_out(RequestGroup* group);
+  i32 seen_result(const RequestGroup& group, i32 result) const;
+  // Removes `done` bytes from the front of the parts.
+  static void advance(RequestGroup* group, u64 done, u64* first_part);
+  // How many parts one call of the system takes from the first on; the length of the only one may be cut.
+  u32 parts_of_call(const RequestGroup& group, u64 first_part, u64* bytes) const;
+
+ private:
+  Status unusable(const device::IoRequest& request) const;
+  void take_one(RequestBatch* batch, u32 slot, bool is_released);
+  void note_error(const RequestGroup& group, int error);
+  void note_text(u32 device, const std::string& text);
+  int transfer(RequestGroup* group, const BlockMedium& medium);
+
+  device::IoQueueShared& shared_;
+  ControllerOptions options_;
+  std::array<std::atomic<const BlockMedium*>, device_count_max> mediums_;
+  std::atomic<bool> is_stopping_{false};
+  u32 doorbell_count_ = 0;
+  IoCounters counters_;
+  mutable std::mutex error_mutex_;
+  std::array<std::string, device_count_max> first_errors_;
+};
+
+// Starts threads that serve the queue. DeviceError: there is no way, or not the one that was asked for; the message
+// says why.
+std::unique_ptr<Controller> start_controller(device::IoQueueShared& shared,
+                                             const std::vector<const BlockMedium*>& mediums,
+                                             ControllerOptions options = {});
+
+}  // namespace gpu4fs::block

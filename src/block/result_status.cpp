@@ -1,0 +1,46 @@
+#include "block/result_status.hpp"
+
+#include <cerrno>
+
+#include "base/mutant.hpp"
+
+namespace gpu4fs::block {
+
+using device::IoOperation;
+
+Status status_of_error(IoOperation operation, int error) {
+  switch (error) {
+    case 0:
+      return Status::ok;
+    // The system or the caller, and not the medium.
+    case ENOMEM:
+    case EFAULT:
+    case EINVAL:
+    case ECANCELED:
+      return Status::io_error;
+    // The device is gone.
+    case ENODEV:
+    case ENXIO:
+    case ESHUTDOWN:
+    case ENOTCONN:
+    case EBADF:
+      return Status::device_failed;
+    case EOPNOTSUPP:
+      if (operation == IoOperation::discard) return Status::not_supported;
+      break;
+    default:
+      break;
+  }
+  const Status of_change = GPU4FS_MUTANT(failed_write_is_done, Status::device_failed, Status::ok);
+  return operation == IoOperation::read ? Status::medium_error : of_change;
+}
+
+std::string place_text(const std::string& path, IoOperation operation, u64 offset, u64 length) {
+  std::string text = path + ": " + device::io_operation_name(operation);
+  if (operation != IoOperation::flush) {
+    text += " of " + std::to_string(length) + " bytes at " + std::to_string(offset);
+  }
+  return text + " failed: ";
+}
+
+}  // namespace gpu4fs::block

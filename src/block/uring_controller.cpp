@@ -1,0 +1,46 @@
+#include "block/uring_controller.hpp"
+
+#include <utility>
+
+#include "base/check.hpp"
+#include "block/uring_worker.hpp"
+#include "device/queue/io_consumer.hpp"
+
+namespace gpu4fs::block {
+
+UringController::UringController(device::IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums,
+                                 ControllerOptions options)
+    : Controller(shared, mediums, std::move(options)), blocking_([this](RequestGroup* group) {
+        finish(*group, carry_out(group));
+        device::announce_completions(this->shared());
+      }) {
+  GPU4FS_CHECK_GT(this->options().depth, 0u);
+  const u32 count = this->options().thread_count == 0 ? 1 : this->options().thread_count;
+  open_doorbells(count);
+  std::vector<int> files;
+  for (const BlockMedium* const medium : mediums) files.push_back(medium == nullptr ? -1 : medium->descriptor());
+  try {
+    for (u32 i = 0; i < count; ++i) workers_.push_back(std::make_unique<UringWorker>(*this, i, files));
+  } catch (...) {
+    end_threads();
+    throw;
+  }
+}
+
+UringController::~UringController() {
+  end_threads();
+}
+
+void UringController::end_threads() {
+  begin_stop();
+  workers_.clear();
+  blocking_.finish();
+}
+
+std::string UringController::describe() const {
+  const u64 count = workers_.size();
+  return "io_uring, " + std::to_string(count) + (count == 1 ? " thread" : " threads") + " with up to " +
+         std::to_string(options().depth) + " operations in flight" + workers_.front()->remarks();
+}
+
+}  // namespace gpu4fs::block

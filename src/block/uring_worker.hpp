@@ -1,0 +1,62 @@
+// A thread of a UringController. Host only.
+//
+// It takes requests, groups those that follow each other, and has up to `depth` operations in flight. It sleeps in one
+// call of the system for completions and for its doorbell, whose eventfd is read by an operation of the ring. With
+// `depth` operations in flight it takes no requests, so it does not announce that sleep.
+#pragma once
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "block/controller.hpp"
+#include "block/request_batch.hpp"
+#include "block/uring.hpp"
+#include "block/uring_controller.hpp"
+
+namespace gpu4fs::block {
+
+class UringWorker {
+ public:
+  // Returns when the thread runs. DeviceError: it cannot.
+  UringWorker(UringController& controller, u32 number, std::vector<int> files);
+  ~UringWorker();  // after begin_stop() of the controller
+  UringWorker(const UringWorker&) = delete;
+  UringWorker& operator=(const UringWorker&) = delete;
+
+  const std::string& remarks() const { return remarks_; }
+
+ private:
+  struct Operation {
+    RequestGroup group;
+    u64 done = 0;
+    u64 first_part = 0;  // of those that are left
+  };
+
+  void serve(Uring& ring);
+  void issue_all(Uring& ring);
+  void issue(Uring& ring, u32 index);
+  void prepare_transfer(Uring& ring, io_uring_sqe* entry, Operation& operation);
+  void wait(Uring& ring);
+  void wait_for_kernels(Uring& ring);
+  void read_doorbell(Uring& ring);
+  void reap(Uring& ring);
+  void handle(Uring& ring, u32 index, i32 result);
+  void end_operation(u32 index, int error);
+  u32 in_flight() const { return static_cast<u32>(operations_.size() - free_.size()); }
+
+  UringController& controller_;
+  u32 number_;
+  RequestBatch batch_;
+  std::vector<Operation> operations_;
+  std::vector<u32> free_;  // indices of operations
+  bool is_reading_doorbell_ = false;
+  u64 doorbell_value_ = 0;
+  u32 empty_looks_ = 0;
+  std::string remarks_;
+  std::thread thread_;
+};
+
+}  // namespace gpu4fs::block

@@ -1,0 +1,82 @@
+// The producers' side of an I/O queue (queue/io_queue_types.hpp). One lane calls these functions, any number at a time.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/mutant.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "device/queue/doorbell.hpp"
+#include "device/queue/io_queue_types.hpp"
+#include "device/queue/io_request.hpp"
+
+namespace gpu4fs::device {
+
+namespace detail {
+
+GPU4FS_FN inline void check_request(const IoRequest& request) {
+  GPU4FS_CHECK_LT(request.device, device_count_max);
+  GPU4FS_CHECK(is_aligned(request.offset, page_size));
+  GPU4FS_CHECK(is_aligned(u64{request.length}, page_size));
+  GPU4FS_CHECK_EQ(request.length == 0, request.operation == IoOperation::flush);
+  GPU4FS_CHECK_EQ(request.memory != nullptr, moves_bytes(request.operation));
+  GPU4FS_CHECK(is_aligned(request.memory, page_size));
+}
+
+GPU4FS_FN inline IoSlot& io_slot(const IoQueue& queue, u32 slot) {
+  GPU4FS_CHECK_LT(slot, queue.slot_count);
+  return io_slots(queue.shared, queue.slot_count)[slot];
+}
+
+}  // namespace detail
+
+// The answer of poll().
+struct IoProgress {
+  bool is_pending;
+  Status status;  // if it is not pending
+};
+
+// Publishes a request. Returns its slot, or no_io_slot if there is none; never waits. Whoever submits requests calls
+// ring() before it waits for them.
+GPU4FS_FN inline u32 submit(IoQueue& queue, const IoRequest& request) {
+  detail::check_request(request);
+  u32 slot = 0;
+  if (!queue.free_slots.pop(&slot)) return no_io_slot;
+  IoSlot& filled = detail::io_slot(queue, slot);
+  filled.request = request;
+  store<Order::relaxed, Scope::system>(&filled.status, io_pending);
+  const u64 position = fetch_add<Order::relaxed, Scope::engine>(&queue.tail, u64{1});
+  detail::io_cells(queue.shared, queue.slot_count).put(position, slot);
+  return slot;
+}
+
+// Requests were published. Wakes a consumer if one sleeps; consumers wake each other if there is work for more. Nothing
+// can be woken from a kernel; there consumers poll (queue/io_consumer.hpp).
+GPU4FS_FN inline void ring(const IoQueue& queue) {
+#if !GPU4FS_DEVICE_CODE
+  if (queue.producer_can_wake != 0) wake_consumer(*queue.shared);
+#else
+  (void)queue;
+#endif
+}
+
+// A look at a slot that is pending acquires nothing. On a GPU an acquire would empty the first-level cache of the whole
+// multiprocessor each time.
+GPU4FS_FN inline IoProgress poll(const IoQueue& queue, u32 slot) {
+  const IoSlot& looked_at = detail::io_slot(queue, slot);
+  if (load<Order::relaxed, Scope::system>(&looked_at.status) == io_pending) return {true, Status::ok};
+  const u32 status = load<Order::acquire, Scope::system>(&looked_at.status);
+  GPU4FS_CHECK_LT(status, status_count);
+  return {false, static_cast<Status>(status)};
+}
+
+// Of a slot that has completed; it may be another request's at once.
+GPU4FS_FN inline void release(IoQueue& queue, u32 slot) {
+  GPU4FS_CHECK_NE((load<Order::relaxed, Scope::system>(&detail::io_slot(queue, slot).status)), io_pending);
+  queue.free_slots.push(slot);
+}
+
+}  // namespace gpu4fs::device

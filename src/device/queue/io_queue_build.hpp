@@ -1,0 +1,50 @@
+// Allocates the producers' part of an I/O queue. Host only.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/host/engine_allocator.hpp"
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "device/queue/io_queue_types.hpp"
+
+namespace gpu4fs::device {
+
+struct IoQueueMemory {
+  void* host;    // io_queue_shared_bytes(slot_count), aligned to cache_line; it outlives the queue
+  void* engine;  // the same memory as the engine addresses it
+};
+
+// Makes `memory.host` an empty IoQueueShared. The answer is engine memory. `slot_count`: a power of two from 8 to
+// io_slot_max. `producer_can_wake`: producers are threads of this process.
+inline IoQueue* build_io_queue(EngineAllocator& allocator, u32 slot_count, IoQueueMemory memory,
+                               bool producer_can_wake) {
+  GPU4FS_CHECK(is_power_of_two(slot_count));
+  GPU4FS_CHECK_GE(slot_count, 8u);
+  GPU4FS_CHECK_LE(slot_count, io_slot_max);
+  GPU4FS_CHECK(is_aligned(memory.host, cache_line));
+  std::memset(memory.host, 0, io_queue_shared_bytes(slot_count));
+  IoQueueShared* const shared = static_cast<IoQueueShared*>(memory.host);
+  shared->slot_count = slot_count;
+  for (i32& doorbell : shared->doorbells) doorbell = -1;
+
+  // Slot 0 is on top of the stack.
+  std::vector<u32> next(slot_count);
+  for (u32 i = 0; i < slot_count; ++i) next[i] = i + 1 < slot_count ? i + 2 : 0;
+  IoQueue queue{};
+  queue.free_slots.next = static_cast<u32*>(allocator.allocate(slot_count * sizeof(u32), cache_line));
+  allocator.copy_in(queue.free_slots.next, next.data(), slot_count * sizeof(u32));
+  queue.free_slots.top = 1;
+  queue.free_slots.count = slot_count;
+  queue.shared = static_cast<IoQueueShared*>(memory.engine);
+  queue.slot_count = slot_count;
+  queue.producer_can_wake = producer_can_wake ? 1 : 0;
+  void* const place = allocator.allocate(sizeof(IoQueue), cache_line);
+  allocator.copy_in(place, &queue, sizeof(queue));
+  return static_cast<IoQueue*>(place);
+}
+
+}  // namespace gpu4fs::device

@@ -1,0 +1,90 @@
+// The I/O queue: how code of the engine, on a GPU or on CPU threads, asks threads of the host for I/O.
+//
+// A request lies in a slot. The producer takes a free slot, fills it, and puts its number into the cell of the next
+// position. Consumers, which are threads of a controller, pop the numbers. They complete the slots in any order: each
+// has a word for its status. The producer that has seen the status releases the slot. So a slow request holds up no
+// other one, and there is room for exactly slot_count requests between submit() and release().
+//
+// A GPU has no native read-modify-write for host memory. So the queue has two parts: IoQueue in engine memory, where
+// the producers compete for slots and positions, and IoQueueShared in host memory, where each word has one writer or is
+// accessed by threads of the host alone. All producers run on one processor.
+//
+// Memory order. The consumer that has popped a slot sees what its producer stored before submit(), also in the memory
+// of the request. Whoever sees that a slot has completed, by poll(), sees what the controller stored into this memory.
+// The scope of these two steps is the system. What only producers share has the scope of the engine.
+#pragma once
+
+#include <type_traits>
+
+#include "base/bits.hpp"
+#include "base/config.hpp"
+#include "base/free_list.hpp"
+#include "base/limits.hpp"
+#include "base/positioned_cells.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "device/queue/io_request.hpp"
+
+namespace gpu4fs::device {
+
+inline constexpr u32 io_slot_max = 1u << 16;
+inline constexpr u32 no_io_slot = ~u32{0};
+inline constexpr u32 io_consumer_max = 64;  // bits of IoQueueShared::sleeping
+
+// The status word of a slot that has not completed.
+inline constexpr u32 io_pending = ~u32{0};
+static_assert(status_count < io_pending);
+
+struct alignas(64) IoSlot {
+  IoRequest request;  // of the producer until it is published
+  u32 status;         // atomic: io_pending of the producer before it is published, then a Status of the consumer
+};
+
+// Zeroed memory with slot_count is an empty queue without consumers. The cells and then the slots follow it.
+struct IoQueueShared {
+  alignas(cache_line) u64 head;  // atomic, of consumers: position of the first request that was not taken
+
+  // Atomic; of consumers, and of producers on the host. Bit i: consumer i sleeps or is about to, and nobody has begun
+  // to wake it.
+  alignas(cache_line) u64 sleeping;
+
+  alignas(cache_line) u32 completion_count;  // atomic, of consumers; a futex word
+  u32 waiter_count;                          // atomic: threads of the host that wait for a completion
+
+  // Atomic, of the host: 1 while there may be producers that cannot wake, so consumers must not sleep.
+  alignas(cache_line) u32 must_poll;
+  u32 slot_count;                  // a power of two
+  i32 doorbells[io_consumer_max];  // by consumer: an eventfd of this process
+};
+
+struct IoQueue {
+  FreeList free_slots;
+  alignas(cache_line) u64 tail;  // atomic: the next position
+  IoQueueShared* shared;         // as producers address it
+  u32 slot_count;                // as in `shared`
+  u32 producer_can_wake;         // 1: producers are threads of this process, and ring() wakes a sleeping consumer
+};
+
+static_assert(std::is_trivially_copyable_v<IoQueue> && std::is_trivially_copyable_v<IoQueueShared>);
+static_assert(sizeof(IoQueueShared) % alignof(IoSlot) == 0);
+
+// `slot_count`: a power of two from 8 on.
+GPU4FS_FN constexpr u64 io_queue_shared_bytes(u32 slot_count) {
+  return sizeof(IoQueueShared) + u64{slot_count} * (sizeof(u64) + sizeof(IoSlot));
+}
+
+namespace detail {
+
+using IoCells = PositionedCells<Scope::system>;
+
+// A slot is in at most one cell, so there is a cell for each.
+GPU4FS_FN inline IoCells io_cells(IoQueueShared* shared, u32 slot_count) {
+  return {reinterpret_cast<u64*>(shared + 1), slot_count};
+}
+GPU4FS_FN inline IoSlot* io_slots(IoQueueShared* shared, u32 slot_count) {
+  return reinterpret_cast<IoSlot*>(reinterpret_cast<u64*>(shared + 1) + slot_count);
+}
+
+}  // namespace detail
+
+}  // namespace gpu4fs::device
