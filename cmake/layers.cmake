@@ -1,7 +1,7 @@
 # The layer order, bottom to top. This file is data for CMake, which links libraries by it, and for
 # scripts/check_layers.py, which checks includes by it. A layer is a folder src/<layer>.
-set(GPU4FS_LAYERS base format wire cache device block nvme raid space fs ring engine pool session maintenance server fsck
-  client frontend daemon cli tools bench)
+set(GPU4FS_LAYERS base format wire cache device block nvme raid space fs ring engine pool session maintenance server
+  fsck client frontend daemon cli tools bench)
 
 # The layers that each layer may include besides itself; all of them must be before it in the order.
 set(GPU4FS_base_INCLUDES)

@@ -120,6 +120,12 @@ function(gpu4fs_register_system_test name source)
   list(REMOVE_DUPLICATES filter)
   list(JOIN filter ":" filter)
   gpu4fs_register_test(${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
+  # A sample of `make staged-matrix`.
+  if(NOT GPU4FS_SANITIZE AND name MATCHES "^(sim.simulate|recovery.log_recovery|crash.write_order|growth.reshape)$")
+    gpu4fs_register_test(staged.${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
+    set_tests_properties(${GPU4FS_TEST_PREFIX}staged.${name} PROPERTIES
+      ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=staged")
+  endif()
 endfunction()
 
 file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true
