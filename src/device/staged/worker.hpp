@@ -14,7 +14,6 @@ namespace gpu4fs::device {
 namespace detail {
 inline constexpr u32 no_worker = ~u32{0};
 inline thread_local u32 worker_of_thread = no_worker;
-inline u32 worker_without_guard = no_worker;
 }  // namespace detail
 
 // The calling thread is this worker while the guard exists. A thread without a guard must not use staged devices.
@@ -54,7 +53,10 @@ class StagedStep {
 };
 #endif
 
-#if !GPU4FS_DEVICE_CODE
+namespace detail {
+inline u32 worker_without_guard = ~u32{0};
+}  // namespace detail
+
 // Threads without a guard of their own are worker 0 while this exists: for programs in which one of them works at a
 // time.
 class SingleWorkerGuard {
@@ -67,7 +69,6 @@ class SingleWorkerGuard {
  private:
   u32 before_;
 };
-#endif
 
 GPU4FS_FN inline u32 this_worker() {
 #if GPU4FS_DEVICE_CODE
