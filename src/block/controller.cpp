@@ -118,8 +118,9 @@ Status Controller::unusable(const IoRequest& request) const {
 
 void Controller::finish(const RequestGroup& group, int error) {
   if (error != 0) note_error(group, error);
-  const Status at_end = GPU4FS_MUTANT(end_of_medium_is_no_error, Status::medium_error, Status::ok);
-  const Status status = error == error_of_end ? at_end : status_of_error(group.operation, error);
+  const Status status = error != error_of_end
+                            ? status_of_error(group.operation, error)
+                            : GPU4FS_MUTANT(end_of_medium_is_no_error, Status::medium_error, Status::ok);
   counters_.add(group.operation, group.slots.size(), group.length, error != 0);
   for (const u32 slot : group.slots) device::complete(shared_, slot, status);
 }

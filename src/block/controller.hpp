@@ -50,7 +50,7 @@ struct ControllerOptions {
   ControllerKind kind = ControllerKind::automatic;
   u32 thread_count = 0;                   // 0: 1 with io_uring, otherwise 16
   u32 depth = 128;                        // operations in flight of each thread with io_uring
-  u64 merge_bytes_max = 64 * page_size;   // of one operation
+  u64 merge_bytes_max = 256 * page_size;  // of one operation
   u64 transfer_bytes_max = u64{1} << 30;  // of one call of the system
   std::vector<MemoryRange> memory;        // most requests have their memory here: it is registered with the kernel
   RequestFaults* faults = nullptr;        // for tests

@@ -31,8 +31,8 @@ Status status_of_error(IoOperation operation, int error) {
     default:
       break;
   }
-  const Status of_change = GPU4FS_MUTANT(failed_write_is_done, Status::device_failed, Status::ok);
-  return operation == IoOperation::read ? Status::medium_error : of_change;
+  if (operation == IoOperation::read) return Status::medium_error;
+  return GPU4FS_MUTANT(failed_write_is_done, Status::device_failed, Status::ok);
 }
 
 std::string place_text(const std::string& path, IoOperation operation, u64 offset, u64 length) {

@@ -62,8 +62,8 @@ void UringWorker::serve(Uring& ring) {
   for (;;) {
     issue_all(ring);
     const bool is_idle = in_flight() == 0 && batch_.size() == 0;
-    const bool may_end = GPU4FS_MUTANT(end_leaves_requests, is_idle && !controller_.has_requests(), in_flight() == 0);
-    if (may_end && controller_.is_stopping()) return;
+    const bool is_done = is_idle && !controller_.has_requests();
+    if (controller_.is_stopping() && GPU4FS_MUTANT(end_leaves_requests, is_done, true)) return;
     wait(ring);
     reap(ring);
   }
