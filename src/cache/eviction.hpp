@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/bits.hpp"
+#include "base/group.hpp"
 #include "base/mutant.hpp"
 #include "cache/line_lookup.hpp"
 #include "cache/line_state.hpp"
