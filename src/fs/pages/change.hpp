@@ -201,6 +201,15 @@ GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op
   return frame;
 }
 
+// Under the exclusive lock. Whoever looks at the mode without the lock loads this byte in the same word, and ignores it.
+GPU4FS_FN inline void raise_height(const PageTree& tree) {
+#if GPU4FS_DEVICE_CODE
+  ++*tree.height;
+#else
+  __atomic_store_n(tree.height, static_cast<u8>(*tree.height + 1), __ATOMIC_RELAXED);
+#endif
+}
+
 // Adds one level to the tree of the pages of `level`: the inode's slots move into a new map page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
@@ -215,7 +224,7 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
     return true;
   });
   if (is_empty) {
-    on_leader(g, [&] { ++*tree.height; });
+    on_leader(g, [&] { raise_height(tree); });
     return;
   }
   const u32 frame = create_page(g, fs, op, file, {top + 1, 0});
@@ -226,7 +235,7 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
       store_slot(&tree.slots[i], format::BlockPointer::hole());
     }
     store_slot(&tree.slots[0], format::BlockPointer::indirect(0));
-    ++*tree.height;
+    raise_height(tree);
     mark_ancestors(fs, op, file, {top + 1, 0});
   });
 }
