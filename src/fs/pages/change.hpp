@@ -201,7 +201,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op
   return frame;
 }
 
-// Under the exclusive lock. Whoever looks at the mode without the lock loads this byte in the same word, and ignores it.
+// Under the exclusive lock. Whoever looks at the mode without the lock loads this byte in the same word and ignores
+// it.
 GPU4FS_FN inline void raise_height(const PageTree& tree) {
 #if GPU4FS_DEVICE_CODE
   ++*tree.height;
