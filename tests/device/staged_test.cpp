@@ -39,18 +39,14 @@ enum class Access { read, may_write, written };
 class Listener : public StackLayer {
  public:
   Status may_read(u64 offset, u64 length) override {
-    EXPECT_EQ(length, page_size);
-    if (refused_reads.count(offset / page_size) != 0) return Status::medium_error;
-    note(Access::read, offset);
-    return Status::ok;
+    return note_pages(Access::read, offset, length, refused_reads) ? Status::ok : Status::medium_error;
   }
   Status may_write(u64 offset, u64 length) override {
-    EXPECT_EQ(length, page_size);
-    if (refused_writes.count(offset / page_size) != 0) return Status::device_failed;
-    note(Access::may_write, offset);
-    return Status::ok;
+    return note_pages(Access::may_write, offset, length, refused_writes) ? Status::ok : Status::device_failed;
   }
-  void write(std::vector<StackWrite>& writes) override { note(Access::written, writes[0].offset); }
+  void write(std::vector<StackWrite>& writes) override {
+    (void)note_pages(Access::written, writes[0].offset, writes[0].bytes.size(), {});
+  }
   u64 count(Access access) const {
     return static_cast<u64>(
         std::count_if(heard.begin(), heard.end(), [access](const auto& entry) { return entry.first == access; }));
@@ -61,9 +57,16 @@ class Listener : public StackLayer {
   std::set<u64> refused_writes;
 
  private:
-  void note(Access access, u64 offset) {
+  // False, and nothing is noted: one of the pages is refused.
+  bool note_pages(Access access, u64 offset, u64 length, const std::set<u64>& refused) {
+    EXPECT_EQ(offset % page_size, 0u);
+    EXPECT_EQ(length % page_size, 0u);
+    const u64 first = offset / page_size;
+    const u64 end = first + length / page_size;
+    if (refused.lower_bound(first) != refused.lower_bound(end)) return false;
     const std::lock_guard guard(mutex_);
-    heard.emplace_back(access, offset / page_size);
+    for (u64 page = first; page < end; ++page) heard.emplace_back(access, page);
+    return true;
   }
 
   std::mutex mutex_;
