@@ -248,7 +248,8 @@ TEST_F(LongReads, WithoutChecksumsTheBytesAreGivenAsTheyAre) {
     ASSERT_EQ(client->data()[8 * page_size], 0xcc);
   }
   warp.reset();
-#if !GPU4FS_TSAN  // There the warp is too slow for its clients, and takes the ordinary way.
+  (void)before;
+#if !GPU4FS_TSAN  // There none of these reads does, for a reason that is not known yet.
   EXPECT_GT(optimistic_count(), before) << "nothing went without locks";
 #endif
 }
