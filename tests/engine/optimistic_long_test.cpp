@@ -242,16 +242,16 @@ TEST_F(LongReads, WithoutChecksumsTheBytesAreGivenAsTheyAre) {
   make_file(*client);
   const u64 before = optimistic_count();
   for (u32 times = 0; times < 8; ++times) {
+    // After a no-op the warp keeps the ring, as one with few commands. A client that is faster than the warp would
+    // never let it see an empty ring.
+    ASSERT_EQ(client->call(make_command(wire::Opcode::noop)).status, Status::ok);
     std::memset(client->data(), 0xcc, 9 * page_size);
     ASSERT_EQ(client->read(inode_, page_size + 5, 8 * page_size).result, 8 * page_size);
     ASSERT_EQ(std::memcmp(client->data(), bytes_.data() + page_size + 5, 8 * page_size), 0);
     ASSERT_EQ(client->data()[8 * page_size], 0xcc);
   }
   warp.reset();
-  (void)before;
-#if !GPU4FS_TSAN  // There none of these reads does, for a reason that is not known yet.
   EXPECT_GT(optimistic_count(), before) << "nothing went without locks";
-#endif
 }
 
 // Pages of another version than that of the whole read are refused before the first byte.
