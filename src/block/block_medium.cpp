@@ -21,13 +21,10 @@
 #include "base/limits.hpp"
 
 namespace gpu4fs::block {
-namespace {
 
-[[noreturn]] void fail(const std::string& path, const std::string& what, int error_number) {
-  std::string message = path + ": " + what;
-  if (error_number != 0) message += std::string(": ") + std::strerror(error_number);
-  throw DeviceError(message, error_number);
-}
+using device::fail_medium;
+
+namespace {
 
 template <class Call>
 int error_of(Call&& call) {
@@ -36,15 +33,6 @@ int error_of(Call&& call) {
     result = call();
   } while (result != 0 && errno == EINTR);
   return result == 0 ? 0 : errno;
-}
-
-void take_lock(int descriptor, const std::string& path, bool read_only) {
-  struct flock range {};
-  range.l_type = read_only ? F_RDLCK : F_WRLCK;
-  range.l_whence = SEEK_SET;
-  if (::fcntl(descriptor, F_OFD_SETLK, &range) == 0) return;
-  if (errno == EAGAIN || errno == EACCES) fail(path, "is in use by another mount or tool", EBUSY);
-  fail(path, "cannot be locked", errno);
 }
 
 // Queue limits are those of the disk, also for its partitions.
@@ -81,17 +69,7 @@ int write_pages_of_zeros(int descriptor, u64 offset, u64 length) {
 }  // namespace
 
 BlockMedium BlockMedium::open(const std::string& path, MediumOptions options) {
-  struct stat status;
-  const bool is_block = ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode);
-  const int exclusive = is_block && options.lock && !options.read_only ? O_EXCL : 0;
-  // O_NONBLOCK: a path that turns out to be a pipe does not hang.
-  const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
-  const int descriptor = ::open(path.c_str(), flags | exclusive);
-  if (descriptor < 0) {
-    if (errno == EBUSY) fail(path, "is in use by another mount, file system or tool", EBUSY);
-    fail(path, options.read_only ? "cannot be opened" : "cannot be opened for writing", errno);
-  }
-  return adopt(descriptor, path, options);
+  return adopt(device::open_medium(path, options.read_only, options.lock), path, options);
 }
 
 BlockMedium BlockMedium::adopt(int descriptor, const std::string& path, MediumOptions options) {
@@ -101,7 +79,7 @@ BlockMedium BlockMedium::adopt(int descriptor, const std::string& path, MediumOp
   medium.descriptor_ = descriptor;
   medium.read_only_ = options.read_only;
   medium.find_size();
-  if (options.lock) take_lock(descriptor, path, options.read_only);
+  if (options.lock) device::lock_medium(descriptor, path, options.read_only);
   medium.make_direct();
   medium.find_block_size();
   medium.find_discard();
@@ -110,34 +88,34 @@ BlockMedium BlockMedium::adopt(int descriptor, const std::string& path, MediumOp
 
 void BlockMedium::find_size() {
   struct stat status;
-  if (::fstat(descriptor_, &status) != 0) fail(path_, "cannot read its size", errno);
+  if (::fstat(descriptor_, &status) != 0) fail_medium(path_, "cannot read its size", errno);
   is_block_device_ = S_ISBLK(status.st_mode);
   if (!is_block_device_ && !S_ISREG(status.st_mode)) {
-    fail(path_, "is neither a regular file nor a block device", 0);
+    fail_medium(path_, "is neither a regular file nor a block device", 0);
   }
   const off_t end = is_block_device_ ? ::lseek(descriptor_, 0, SEEK_END) : status.st_size;
-  if (end < 0) fail(path_, "cannot find its size", errno);
+  if (end < 0) fail_medium(path_, "cannot find its size", errno);
   size_bytes_ = align_down(static_cast<u64>(end), u64{page_size});
-  if (size_bytes_ == 0) fail(path_, "has no page of 4096 bytes", 0);
+  if (size_bytes_ == 0) fail_medium(path_, "has no page of 4096 bytes", 0);
 }
 
 // A file system that cannot do it refuses the flag with EINVAL (open(2)).
 void BlockMedium::make_direct() {
   const int flags = ::fcntl(descriptor_, F_GETFL);
-  if (flags < 0) fail(path_, "cannot read the flags of its descriptor", errno);
+  if (flags < 0) fail_medium(path_, "cannot read the flags of its descriptor", errno);
   // Without O_NONBLOCK, which was for its open: io_uring takes it as "do not wait for the medium".
   const int wanted = flags & ~O_NONBLOCK;
   is_direct_ = ::fcntl(descriptor_, F_SETFL, wanted | O_DIRECT) == 0;
   if (is_direct_) return;
-  if (errno != EINVAL) fail(path_, "cannot be accessed directly", errno);
-  if (::fcntl(descriptor_, F_SETFL, wanted) != 0) fail(path_, "cannot set the flags of its descriptor", errno);
+  if (errno != EINVAL) fail_medium(path_, "cannot be accessed directly", errno);
+  if (::fcntl(descriptor_, F_SETFL, wanted) != 0) fail_medium(path_, "cannot set the flags of its descriptor", errno);
 }
 
 void BlockMedium::find_block_size() {
   logical_block_bytes_ = 512;
   if (is_block_device_) {
     int bytes = 0;
-    if (::ioctl(descriptor_, BLKSSZGET, &bytes) != 0) fail(path_, "cannot read its block size", errno);
+    if (::ioctl(descriptor_, BLKSSZGET, &bytes) != 0) fail_medium(path_, "cannot read its block size", errno);
     logical_block_bytes_ = static_cast<u32>(bytes);
   }
 #if defined(STATX_DIOALIGN)
@@ -150,7 +128,8 @@ void BlockMedium::find_block_size() {
   }
 #endif
   if (!is_power_of_two(logical_block_bytes_) || logical_block_bytes_ > page_size) {
-    fail(path_, "has blocks of " + std::to_string(logical_block_bytes_) + " bytes; at most 4096 are supported", 0);
+    fail_medium(path_, "has blocks of " + std::to_string(logical_block_bytes_) + " bytes; at most 4096 are supported",
+                0);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/types.hpp"
-#include "device/memory/mapped_file.hpp"
+#include "device/medium_file.hpp"
 
 namespace gpu4fs::block {
 

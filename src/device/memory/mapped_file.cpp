@@ -19,12 +19,6 @@
 namespace gpu4fs::device {
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const std::string& what, int error_number) {
-  std::string message = path + ": " + what;
-  if (error_number != 0) message += std::string(": ") + std::strerror(error_number);
-  throw DeviceError(message, error_number);
-}
-
 std::string file_type(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
   if (S_ISCHR(mode)) return "a character device";
@@ -34,34 +28,25 @@ std::string file_type(mode_t mode) {
 // The size of a disk in sectors of 512 bytes may end with a part of a page, which is not used.
 u64 block_device_size(int descriptor, const std::string& path) {
   const off_t end = lseek(descriptor, 0, SEEK_END);
-  if (end < 0) fail(path, "cannot find its size", errno);
+  if (end < 0) fail_medium(path, "cannot find its size", errno);
   const u64 size_bytes = align_down(static_cast<u64>(end), u64{page_size});
-  if (size_bytes == 0) fail(path, "is a block device without a page: it has no medium", 0);
+  if (size_bytes == 0) fail_medium(path, "is a block device without a page: it has no medium", 0);
   return size_bytes;
 }
 
 u64 checked_size(int descriptor, const std::string& path) {
   struct stat status;
-  if (fstat(descriptor, &status) != 0) fail(path, "cannot read its size", errno);
+  if (fstat(descriptor, &status) != 0) fail_medium(path, "cannot read its size", errno);
   if (S_ISBLK(status.st_mode)) return block_device_size(descriptor, path);
   if (!S_ISREG(status.st_mode)) {
-    fail(path, "is " + file_type(status.st_mode) + "; a memory device is a regular file or a block device", 0);
+    fail_medium(path, "is " + file_type(status.st_mode) + "; a memory device is a regular file or a block device", 0);
   }
   const u64 size_bytes = static_cast<u64>(status.st_size);
-  if (size_bytes == 0) fail(path, "is empty", 0);
+  if (size_bytes == 0) fail_medium(path, "is empty", 0);
   if (!is_aligned(size_bytes, page_size)) {
-    fail(path, "its size of " + std::to_string(size_bytes) + " bytes is not a multiple of 4096", 0);
+    fail_medium(path, "its size of " + std::to_string(size_bytes) + " bytes is not a multiple of 4096", 0);
   }
   return size_bytes;
-}
-
-void take_lock(int descriptor, const std::string& path, bool read_only) {
-  struct flock range {};
-  range.l_type = read_only ? F_RDLCK : F_WRLCK;
-  range.l_whence = SEEK_SET;
-  if (fcntl(descriptor, F_OFD_SETLK, &range) == 0) return;
-  if (errno == EAGAIN || errno == EACCES) fail(path, "is in use by another mount or tool", EBUSY);
-  fail(path, "cannot be locked", errno);
 }
 
 std::pair<MediumKind, u64> find_medium(int descriptor, const std::string& path) {
@@ -70,7 +55,7 @@ std::pair<MediumKind, u64> find_medium(int descriptor, const std::string& path) 
   // The file system of a block device is that of its name, not that of its content.
   if (fstat(descriptor, &state) == 0 && S_ISBLK(state.st_mode)) return {MediumKind::block, system_page};
   struct statfs status;
-  if (fstatfs(descriptor, &status) != 0) fail(path, "cannot find its file system", errno);
+  if (fstatfs(descriptor, &status) != 0) fail_medium(path, "cannot find its file system", errno);
   switch (static_cast<u32>(status.f_type)) {
     case TMPFS_MAGIC:
       return {MediumKind::tmpfs, system_page};
@@ -79,13 +64,6 @@ std::pair<MediumKind, u64> find_medium(int descriptor, const std::string& path) 
     default:
       return {MediumKind::file, system_page};
   }
-}
-
-// The flag is defined for block devices only.
-int exclusive_flag(const std::string& path, const OpenOptions& options) {
-  struct stat status;
-  const bool is_block = ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode);
-  return is_block && options.lock && !options.read_only ? O_EXCL : 0;
 }
 
 }  // namespace
@@ -107,13 +85,7 @@ const char* medium_name(MediumKind kind) {
 }
 
 MappedFile MappedFile::open(const std::string& path, OpenOptions options) {
-  const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
-  const int descriptor = ::open(path.c_str(), flags | exclusive_flag(path, options));
-  if (descriptor < 0) {
-    if (errno == EBUSY) fail(path, "is in use by another mount, file system or tool", EBUSY);
-    fail(path, options.read_only ? "cannot be opened" : "cannot be opened for writing", errno);
-  }
-  return adopt(descriptor, path, options);
+  return adopt(open_medium(path, options.read_only, options.lock), path, options);
 }
 
 MappedFile MappedFile::adopt(int descriptor, const std::string& path, OpenOptions options) {
@@ -122,14 +94,14 @@ MappedFile MappedFile::adopt(int descriptor, const std::string& path, OpenOption
   file.descriptor_ = descriptor;
   file.path_ = path;
   file.read_only_ = options.read_only;
-  if (options.lock) take_lock(descriptor, path, options.read_only);
+  if (options.lock) lock_medium(descriptor, path, options.read_only);
   file.size_bytes_ = checked_size(descriptor, path);
   const auto [medium, page_bytes] = find_medium(descriptor, path);
   file.medium_ = medium;
   file.page_bytes_ = page_bytes;
   const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
   void* base = mmap(nullptr, file.size_bytes_, protection, MAP_SHARED, descriptor, 0);
-  if (base == MAP_FAILED) fail(path, "cannot be mapped", errno);
+  if (base == MAP_FAILED) fail_medium(path, "cannot be mapped", errno);
   file.base_ = static_cast<u8*>(base);
   file.put_under(std::move(options.stack));
   return file;
@@ -153,10 +125,10 @@ MappedFile MappedFile::anonymous(u64 size_bytes, std::shared_ptr<DeviceStack> st
   MappedFile file;
   file.path_ = "anonymous memory";
   if (size_bytes == 0 || !is_aligned(size_bytes, page_size)) {
-    fail(file.path_, "its size is not a positive multiple of 4096", 0);
+    fail_medium(file.path_, "its size is not a positive multiple of 4096", 0);
   }
   void* base = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) fail(file.path_, "cannot be mapped", errno);
+  if (base == MAP_FAILED) fail_medium(file.path_, "cannot be mapped", errno);
   file.base_ = static_cast<u8*>(base);
   file.size_bytes_ = size_bytes;
   file.page_bytes_ = static_cast<u64>(sysconf(_SC_PAGESIZE));
@@ -199,25 +171,26 @@ void MappedFile::flush() const {
   if (!needs_flush()) return;
   GPU4FS_CHECK(base_ != nullptr);
   if (stack_ != nullptr && stack_->begin_flush() != Status::ok) {
-    fail(path_, "cannot be flushed: its stack of devices failed it", 0);
+    fail_medium(path_, "cannot be flushed: its stack of devices failed it", 0);
   }
   if (is_on_disk() && msync(base_, size_bytes_, MS_SYNC) != 0) {
-    fail(path_, "cannot be flushed", errno);
+    fail_medium(path_, "cannot be flushed", errno);
   }
   if (stack_ != nullptr) stack_->end_flush();
 }
 
 void MappedFile::reserve_blocks() const {
   if (fill_holes(0, size_bytes_)) return;
-  fail(path_, "its medium has no room for all of it", errno);
+  fail_medium(path_, "its medium has no room for all of it", errno);
 }
 
 void MappedFile::reserve_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
   if (length == 0 || fill_holes(offset, length)) return;
-  fail(path_, "its medium has no room for bytes " + std::to_string(offset) + " to " + std::to_string(offset + length),
-       errno);
+  fail_medium(path_,
+              "its medium has no room for bytes " + std::to_string(offset) + " to " + std::to_string(offset + length),
+              errno);
 }
 
 bool MappedFile::populate_range(u64 offset, u64 length) const {

@@ -38,24 +38,13 @@
 #pragma once
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 #include "base/types.hpp"
 #include "device/device_types.hpp"
+#include "device/medium_file.hpp"
 
 namespace gpu4fs::device {
-
-// Names the device and the failed operation; `error_number` is the errno, 0 if there is none.
-class DeviceError : public std::runtime_error {
- public:
-  DeviceError(const std::string& message, int error_number)
-      : std::runtime_error(message), error_number_(error_number) {}
-  int error_number() const { return error_number_; }
-
- private:
-  int error_number_;
-};
 
 enum class MediumKind { tmpfs, hugetlbfs, file, block, anonymous };
 const char* medium_name(MediumKind kind);
