@@ -26,11 +26,12 @@ GPU4FS_FN inline bool has_flushed(const Cache& cache, u32 device, u64 number) {
   return number < newest || GPU4FS_MUTANT(cache_flush_not_waited_for, !older_uses_run(lines), true);
 }
 
-// About how many lines of the device are dirty or being written. A line in both states counts twice.
+// About how many lines of the device are dirty or being written. A line in both states counts twice. 0: what was stored
+// before this call is written, and what was done before is visible.
 GPU4FS_FN inline u64 dirty_line_count(const Cache& cache, u32 device) {
   const PhaseUsers& lines = dirty_lines(cache, device);
-  return load<Order::relaxed, Scope::engine>(&lines.running[0]) +
-         load<Order::relaxed, Scope::engine>(&lines.running[1]);
+  return load<Order::acquire, Scope::engine>(&lines.running[0]) +
+         load<Order::acquire, Scope::engine>(&lines.running[1]);
 }
 
 }  // namespace gpu4fs::cache

@@ -37,8 +37,10 @@ static_assert(2 * pins_of_row + pins_of_page <= device::pin_list_capacity);
 // Devices whose frames could not be written are given up if the pool can do without them. Otherwise each flush answers
 // the error. One rank.
 GPU4FS_FN inline void decide_late_errors(const LogicalSpace& space) {
-  for (u64 left = device::take_undecided_errors(*space.staged); left != 0; left &= left - 1) {
-    (void)outlives_flush_error(space, count_trailing_zeros(left));
+  for (u64 left = device::undecided_errors(*space.staged); left != 0; left &= left - 1) {
+    const u32 device = count_trailing_zeros(left);
+    (void)outlives_flush_error(space, device);
+    device::end_decision(*space.staged, device);
   }
 }
 

@@ -44,7 +44,7 @@ GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32
   u8* const frame = cache::frame_of(cache, line);
   Status status = read_medium(device, key.page, 1, frame);
   // The medium may lack what was stored last.
-  if ((load<Order::acquire, Scope::engine>(&device.staged->error_state->undecided) >> device.index & 1) != 0) {
+  if ((undecided_errors(*device.staged) >> device.index & 1) != 0) {
     status = GPU4FS_MUTANT(outdated_page_brought_in, Status::device_failed, status);
   }
   if (status == Status::medium_error && mode == cache::PinMode::modify) {

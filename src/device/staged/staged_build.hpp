@@ -10,7 +10,7 @@
 namespace gpu4fs::device {
 
 // The least number of frames for this number of workers that hold pins at the same time.
-inline constexpr u32 staged_frames_min(u32 worker_count) {
+constexpr u32 staged_frames_min(u32 worker_count) {
   const u64 pins = u64{worker_count} * pin_list_capacity * frames_for_each_pin;
   const u64 frames = align_up(pins, u64{cache::set_line_max});
   GPU4FS_CHECK_LE(frames, u64{1} << 31);

@@ -32,15 +32,14 @@ GPU4FS_FN inline void check_not_cached(const Device& device, u64 page, u64 count
   }
 }
 
-// A part of a range: whole pages, or a part of one page.
+// A part of a range: whole pages that are moved to or from their place in memory, or bytes of one page.
 struct TransferPart {
   u64 page;
   u64 page_count;
-  u64 begin;  // in the first page
+  u64 begin;  // in the page
   u64 length;
   u64 done;  // bytes before the part
-
-  GPU4FS_FN bool is_whole() const { return length == page_count * page_size; }
+  bool is_direct;
 };
 
 // Calls visit(TransferPart) for the parts of the range. `memory`: whole pages are moved at once where this is aligned.
@@ -50,9 +49,10 @@ GPU4FS_FN Status each_transfer_part(const Device& device, u64 offset, u64 length
   GPU4FS_CHECK(device.staged != nullptr);
   for (u64 done = 0; done < length;) {
     const u64 begin = (offset + done) % page_size;
-    const bool is_whole = begin == 0 && length - done >= page_size && is_aligned(memory + done, page_size);
-    const u64 count = is_whole ? align_down(length - done, page_size) : minimum(page_size - begin, length - done);
-    const TransferPart part{(offset + done) / page_size, divide_up(begin + count, page_size), begin, count, done};
+    const bool is_direct = begin == 0 && length - done >= page_size && is_aligned(memory + done, page_size);
+    const u64 count = is_direct ? align_down(length - done, page_size) : minimum(page_size - begin, length - done);
+    const u64 page_count = is_direct ? count / page_size : 1;
+    const TransferPart part{(offset + done) / page_size, page_count, begin, count, done, is_direct};
     check_not_cached(device, part.page, part.page_count);
     GPU4FS_TRY(visit(part));
     done += count;
@@ -63,7 +63,7 @@ GPU4FS_FN Status each_transfer_part(const Device& device, u64 offset, u64 length
 GPU4FS_FN GPU4FS_NOINLINE inline Status read_staged_range(const Device& device, u64 offset, u64 length,
                                                           u8* destination) {
   return each_transfer_part(device, offset, length, destination, [&](const TransferPart& part) {
-    if (part.is_whole() && is_aligned(destination + part.done, page_size)) {
+    if (part.is_direct) {
       return read_medium(device, part.page, part.page_count, destination + part.done);
     }
     u8* const work = own_page(*device.staged);
@@ -76,7 +76,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status read_staged_range(const Device& device, 
 GPU4FS_FN GPU4FS_NOINLINE inline Status write_staged_range(const Device& device, u64 offset, u64 length,
                                                            const u8* source) {
   return each_transfer_part(device, offset, length, source, [&](const TransferPart& part) {
-    if (part.is_whole() && is_aligned(source + part.done, page_size)) {
+    if (part.is_direct) {
       return write_medium(device, part.page, part.page_count, source + part.done);
     }
     u8* const work = own_page(*device.staged);

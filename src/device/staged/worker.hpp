@@ -36,9 +36,14 @@ class StagedStep {
  public:
   StagedStep(StagedDevices* staged, u32 worker) : staged_(staged), guard_(worker) {
     if (staged_ == nullptr) return;
-    while (fetch_add<Order::acquire, Scope::engine>(&staged_->holders, 1u) >= staged_->holder_max) {
-      fetch_sub<Order::relaxed, Scope::engine>(&staged_->holders, 1u);
-      backoff(1000);
+    u32 seen = load<Order::relaxed, Scope::engine>(&staged_->holders);
+    for (;;) {
+      if (seen < staged_->holder_max) {
+        if (compare_exchange<Order::acquire, Scope::engine>(&staged_->holders, seen, seen + 1)) return;
+      } else {
+        backoff(1000);
+        seen = load<Order::relaxed, Scope::engine>(&staged_->holders);
+      }
     }
   }
   StagedStep(const StagedStep&) = delete;

@@ -6,7 +6,7 @@
 // lost. Frames of a device that has failed are not written.
 //
 // The medium then has older bytes than the pool. Until it is decided whether the pool can do without the device, no
-// page of it is brought in (take_undecided_errors()).
+// page of it is brought in (undecided_errors()).
 #pragma once
 
 #include "base/access.hpp"
@@ -33,10 +33,15 @@ GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device
   store<Order::release, Scope::engine>(&staged.error_state->first[device], static_cast<u32>(Status::ok));
 }
 
-// Devices with write-backs that failed since the last call, one bit each. The caller decides what happens to them.
-GPU4FS_FN inline u64 take_undecided_errors(const StagedDevices& staged) {
-  if (load<Order::relaxed, Scope::engine>(&staged.error_state->undecided) == 0) return 0;
-  return exchange<Order::acq_rel, Scope::engine>(&staged.error_state->undecided, u64{0});
+// Devices with write-backs that failed and whose consequences nobody has drawn, one bit each.
+GPU4FS_FN inline u64 undecided_errors(const StagedDevices& staged) {
+  return load<Order::acquire, Scope::engine>(&staged.error_state->undecided);
+}
+
+// The consequences are drawn: the device has failed, or the pool cannot do without it. Pages are brought in again.
+GPU4FS_FN inline void end_decision(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  fetch_and<Order::release, Scope::engine>(&staged.error_state->undecided, ~(u64{1} << device));
 }
 
 // Whether a frame of some device is dirty, or was a moment ago.
@@ -97,6 +102,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& st
       cpu_relax();
     }
   };
+  // A device without dirty frames costs no search.
+  if (on_leader(g, [&] { return cache::dirty_line_count(staged.cache, device) == 0; })) {
+    return on_leader(g, [&] { return write_error_of(staged, device); });
+  }
   // A flush waits for the end of the one before, and then for its own lines.
   u64 number = 0;
   write_until([&] {
