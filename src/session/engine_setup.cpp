@@ -204,18 +204,9 @@ struct EngineShape {
   u32 page_cache_frames;  // 0: devices are not staged
 };
 
-bool wants_staged(const ServerOptions& options) {
-  if (options.device_access != DeviceAccess::automatic) return options.device_access == DeviceAccess::staged;
-  const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
-  if (wanted == nullptr || std::strcmp(wanted, "mapped") == 0) return false;
-  if (std::strcmp(wanted, "staged") == 0) return true;
-  throw pool::PoolError(Status::invalid_argument,
-                        fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped or staged", wanted));
-}
-
 // Frames of the page cache, of which at most `holders` workers pin some at the same time.
 u32 page_cache_frames(const ServerOptions& options, u32 holders) {
-  if (!wants_staged(options)) return 0;
+  if (!stages_devices(options.device_access)) return 0;
   const u64 wanted = std::min(options.page_cache_bytes, page_cache_bytes_max) / page_size;
   return static_cast<u32>(
       std::max<u64>(align_down(wanted, u64{cache::set_line_max}), device::staged_frames_min(holders)));
@@ -322,7 +313,8 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
 // Tries the GPU engine; the reason of the setup describes the result.
 bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
   const bool wanted = options.engine == EngineChoice::cuda;
-  setup.reason = wants_staged(options) ? "staged devices work with the CPU engine only" : find_gpu_obstacle(setup);
+  setup.reason =
+      stages_devices(options.device_access) ? "staged devices work with the CPU engine only" : find_gpu_obstacle(setup);
   if (setup.reason.empty()) {
     try {
       set_up_cuda(options, pool, setup);
@@ -342,6 +334,15 @@ bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Engine
 
 u64 default_cache_bytes(u64 memory_bytes) {
   return std::clamp(memory_bytes / cache_default_share, cache_default_min, cache_default_max);
+}
+
+bool stages_devices(DeviceAccess access) {
+  if (access != DeviceAccess::automatic) return access == DeviceAccess::staged;
+  const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
+  if (wanted == nullptr || std::strcmp(wanted, "mapped") == 0) return false;
+  if (std::strcmp(wanted, "staged") == 0) return true;
+  throw pool::PoolError(Status::invalid_argument,
+                        fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped or staged", wanted));
 }
 
 device::Device EngineSetup::device(u32 index) const {

@@ -46,6 +46,9 @@ struct EngineSetup {
   space::PoolGrowth* growth = nullptr;  // null: this pool does not grow
 };
 
+// Whether devices are staged with this choice. PoolError: the environment asks for something else.
+bool stages_devices(DeviceAccess access);
+
 // The default number of bytes for metadata pages, given the memory of the engine's processor.
 u64 default_cache_bytes(u64 memory_bytes);
 

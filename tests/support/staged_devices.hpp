@@ -2,19 +2,17 @@
 // server (session/server_options.hpp).
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
 #include <vector>
 
 #include "base/host/engine_allocator.hpp"
 #include "device/device_types.hpp"
 #include "device/staged/staged_build.hpp"
+#include "session/engine_setup.hpp"
 
 namespace gpu4fs::test {
 
 inline bool wants_staged_devices() {
-  const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
-  return wanted != nullptr && std::strcmp(wanted, "staged") == 0;
+  return session::stages_devices(session::DeviceAccess::automatic);
 }
 
 // Gives the devices this form, with as few frames as possible. `holders`: workers that use them at the same time. The
