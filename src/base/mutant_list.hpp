@@ -62,6 +62,8 @@
   X(requests_merged_over_gap, block, "RequestBatch.*", "Requests that do not follow each other are merged.")          \
   X(end_of_medium_is_no_error, block, "ControllerTest.ErrorsAreStatusAndText",                                        \
     "A read beyond the end of a medium is ok.")                                                                       \
+  X(neighbours_fail_too, block, "ControllerTest.RequestsThatFailTogetherAreTriedAlone",                               \
+    "An error of requests that were carried out together is the error of each of them.")                              \
   X(failed_write_is_done, block, "ControllerTest.ResultsOfTheSystemBecomeStatus",                                     \
     "A write that failed looks as if it was done.")                                                                   \
   X(end_leaves_requests, block, "ControllerTest.EndWaitsForRequestsInFlight",                                         \
@@ -228,6 +230,9 @@
     "A page is read that its device has not been told of.")                                                           \
   X(run_write_not_ended, raid, "PagesApart.AreVerifiedInPlace",                                                       \
     "A device is not told that a page of a run has been written.")                                                    \
+  X(cancelled_write_kept, device, "Staged.*", "A page whose write was cancelled has the bytes of another page.")      \
+  X(failed_copy_ended, raid, "*PagesApart.PagesWithoutAGoodCopy*",                                                    \
+    "A page that could not be rebuilt on a staged device counts as written.")                                         \
   X(run_write_not_undone, raid, "PagesApart.WritesAreRefusedOneByOne",                                                \
     "Pages stay announced that are not written because one before them cannot be.")                                   \
   X(refused_page_read, raid, "PagesApart.ReadsAreRefusedOneByOne",                                                    \

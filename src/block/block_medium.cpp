@@ -78,6 +78,7 @@ BlockMedium BlockMedium::adopt(int descriptor, const std::string& path, MediumOp
   medium.path_ = path;
   medium.descriptor_ = descriptor;
   medium.read_only_ = options.read_only;
+  medium.stack_ = std::move(options.stack);
   medium.find_size();
   if (options.lock) device::lock_medium(descriptor, path, options.read_only);
   medium.make_direct();
@@ -105,9 +106,9 @@ void BlockMedium::make_direct() {
   if (flags < 0) fail_medium(path_, "cannot read the flags of its descriptor", errno);
   // Without O_NONBLOCK, which was for its open: io_uring takes it as "do not wait for the medium".
   const int wanted = flags & ~O_NONBLOCK;
-  is_direct_ = ::fcntl(descriptor_, F_SETFL, wanted | O_DIRECT) == 0;
+  is_direct_ = stack_ == nullptr && ::fcntl(descriptor_, F_SETFL, wanted | O_DIRECT) == 0;
   if (is_direct_) return;
-  if (errno != EINVAL) fail_medium(path_, "cannot be accessed directly", errno);
+  if (stack_ == nullptr && errno != EINVAL) fail_medium(path_, "cannot be accessed directly", errno);
   if (::fcntl(descriptor_, F_SETFL, wanted) != 0) fail_medium(path_, "cannot set the flags of its descriptor", errno);
 }
 
@@ -192,6 +193,7 @@ BlockMedium& BlockMedium::operator=(BlockMedium&& other) noexcept {
   is_direct_ = other.is_direct_;
   read_only_ = other.read_only_;
   can_discard_ = other.can_discard_;
+  stack_ = std::move(other.stack_);
   return *this;
 }
 

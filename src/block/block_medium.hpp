@@ -3,13 +3,18 @@
 // Accesses bypass the page cache of the kernel (O_DIRECT) where the file system can do that. is_direct() tells; nothing
 // else depends on it, but without it the kernel keeps a second copy of each page.
 //
+// A medium with a stack of layers (device/stack/device_stack.hpp) is accessed through the page cache of the kernel, and
+// its layers see each access.
+//
 // A block device that is opened for writing is claimed (O_EXCL), and a file or block device is locked, both as in
 // device/memory/mapped_file.hpp. The claim and the lock end with the object.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/types.hpp"
+#include "device/device_types.hpp"
 #include "device/medium_file.hpp"
 
 namespace gpu4fs::block {
@@ -19,6 +24,7 @@ using device::DeviceError;
 struct MediumOptions {
   bool read_only = false;
   bool lock = true;  // false: the caller has claimed and locked the medium
+  std::shared_ptr<device::DeviceStack> stack = nullptr;
 };
 
 class BlockMedium {
@@ -44,6 +50,7 @@ class BlockMedium {
   bool is_direct() const { return is_direct_; }
   bool read_only() const { return read_only_; }
   bool can_discard() const { return can_discard_; }
+  device::DeviceStack* stack() const { return stack_.get(); }  // null: none
 
   // These return 0 or an errno; any thread. The range lies in the medium and consists of whole pages.
   int flush() const;
@@ -66,6 +73,7 @@ class BlockMedium {
   bool is_direct_ = false;
   bool read_only_ = false;
   bool can_discard_ = false;
+  std::shared_ptr<device::DeviceStack> stack_;
 };
 
 }  // namespace gpu4fs::block

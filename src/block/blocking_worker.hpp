@@ -1,5 +1,5 @@
-// A thread for operations that io_uring cannot carry out, or only by a thread of the kernel: discards and writes of
-// zeros. It starts with the first one. Host only.
+// A thread for work that io_uring cannot do, or only by a thread of the kernel: discards, writes of zeros, media with
+// stacks, and requests that are tried alone. It starts with the first one. Host only.
 #pragma once
 
 #include <condition_variable>
@@ -8,25 +8,22 @@
 #include <mutex>
 #include <thread>
 
-#include "block/request_batch.hpp"
-
 namespace gpu4fs::block {
 
 class BlockingWorker {
  public:
-  using Work = std::function<void(RequestGroup*)>;
+  using Work = std::function<void()>;
 
-  // `work` carries out a group and completes it.
-  explicit BlockingWorker(Work work) : work_(std::move(work)) {}
-  // Waits until all groups are done.
+  BlockingWorker() = default;
+  // Waits until all work is done.
   ~BlockingWorker() { finish(); }
   BlockingWorker(const BlockingWorker&) = delete;
   BlockingWorker& operator=(const BlockingWorker&) = delete;
 
   // Any thread.
-  void add(RequestGroup group) {
+  void add(Work work) {
     const std::lock_guard lock(mutex_);
-    groups_.push_back(std::move(group));
+    works_.push_back(std::move(work));
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     changed_.notify_one();
   }
@@ -44,20 +41,19 @@ class BlockingWorker {
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return is_stopping_ || !groups_.empty(); });
-      if (groups_.empty()) return;
-      RequestGroup group = std::move(groups_.front());
-      groups_.pop_front();
+      changed_.wait(lock, [&] { return is_stopping_ || !works_.empty(); });
+      if (works_.empty()) return;
+      const Work work = std::move(works_.front());
+      works_.pop_front();
       lock.unlock();
-      work_(&group);
+      work();
       lock.lock();
     }
   }
 
-  Work work_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<RequestGroup> groups_;
+  std::deque<Work> works_;
   bool is_stopping_ = false;
   std::thread thread_;
 };

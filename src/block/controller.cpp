@@ -11,6 +11,7 @@
 #include "base/check.hpp"
 #include "base/mutant.hpp"
 #include "block/result_status.hpp"
+#include "block/stacked_medium.hpp"
 #include "block/thread_controller.hpp"
 #include "block/uring_controller.hpp"
 #include "device/queue/io_consumer.hpp"
@@ -125,6 +126,28 @@ void Controller::finish(const RequestGroup& group, int error) {
   for (const u32 slot : group.slots) device::complete(shared_, slot, status);
 }
 
+bool Controller::is_tried_apart(const RequestGroup& group, int error) {
+  return GPU4FS_MUTANT(neighbours_fail_too, error != 0 && group.slots.size() > 1, false) &&
+         group.operation != IoOperation::flush;
+}
+
+void Controller::serve(RequestGroup* group) {
+  const int error = carry_out(group);
+  if (is_tried_apart(*group, error)) return carry_out_apart(*group);
+  finish(*group, error);
+}
+
+void Controller::carry_out_apart(const RequestGroup& group) {
+  for (const u32 slot : group.slots) {
+    RequestBatch batch(options_.merge_bytes_max);
+    batch.add(slot, device::request_of(shared_, slot));
+    RequestGroup alone;
+    GPU4FS_CHECK(batch.next(&alone));
+    const int error = carry_out(&alone);
+    finish(alone, error);
+  }
+}
+
 void Controller::note_error(const RequestGroup& group, int error) {
   const BlockMedium* const used = medium(group.device);
   if (used == nullptr) return;
@@ -194,6 +217,7 @@ int Controller::transfer(RequestGroup* group, const BlockMedium& used) {
 int Controller::carry_out(RequestGroup* group) {
   const BlockMedium* const used = medium(group->device);
   GPU4FS_CHECK(used != nullptr);
+  if (used->stack() != nullptr) return carry_out_stacked(*group, *used);
   if (device::moves_bytes(group->operation)) return transfer(group, *used);
   int error = 0;
   switch (group->operation) {

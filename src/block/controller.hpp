@@ -10,7 +10,8 @@
 //   out_of_range     the range reaches beyond the end of the medium
 //   io_error         the system refused for a reason of its own, for example a lack of memory
 //
-// Short transfers are continued, and a call that was interrupted is made again. Nothing else is tried twice. A flush
+// Short transfers are continued, and a call that was interrupted is made again. If requests that were carried out
+// together fail, each is tried once alone: one bad sector is the error of its own request. A flush
 // covers what had completed before it was submitted. Requests that are in flight together have no order.
 //
 // Idle threads sleep, unless kernels produce (device::set_must_poll()). The end of the object waits until all requests
@@ -96,8 +97,12 @@ class Controller {
   bool may_sleep(u32 consumer, bool polls) const;
   // Of an operation that was carried out; `error`: 0, an errno or error_of_end. The caller announces the completions.
   void finish(const RequestGroup& group, int error);
-  // The operation as calls of the system. Returns as for finish().
-  int carry_out(RequestGroup* group);
+  // The operation failed as a whole, and its requests are to be tried alone. Flushes of several requests are one.
+  static bool is_tried_apart(const RequestGroup& group, int error);
+  // Carries out the requests of the group one by one, and finishes them.
+  void carry_out_apart(const RequestGroup& group);
+  // Carries out the operation by calls of the system, and finishes its requests.
+  void serve(RequestGroup* group);
   i32 seen_result(const RequestGroup& group, i32 result) const;
   // Removes `done` bytes from the front of the parts.
   static void advance(RequestGroup* group, u64 done, u64* first_part);
@@ -107,6 +112,8 @@ class Controller {
  private:
   Status unusable(const device::IoRequest& request) const;
   void take_one(RequestBatch* batch, u32 slot, bool is_released);
+  // Returns as for finish().
+  int carry_out(RequestGroup* group);
   void note_error(const RequestGroup& group, int error);
   void note_text(u32 device, const std::string& text);
   int transfer(RequestGroup* group, const BlockMedium& medium);

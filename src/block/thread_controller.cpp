@@ -63,7 +63,7 @@ void ThreadController::run(u32 number) {
     if (take_group(&group)) {
       // This thread is busy now. Another one takes the rest, or polls.
       if (has_work() || device::must_poll(shared())) device::wake_consumer(shared());
-      finish(group, carry_out(&group));
+      serve(&group);
       device::announce_completions(shared());
     } else if (is_stopping() && !has_work()) {
       return;

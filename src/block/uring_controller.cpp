@@ -10,10 +10,7 @@ namespace gpu4fs::block {
 
 UringController::UringController(device::IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums,
                                  ControllerOptions options)
-    : Controller(shared, mediums, std::move(options)), blocking_([this](RequestGroup* group) {
-        finish(*group, carry_out(group));
-        device::announce_completions(this->shared());
-      }) {
+    : Controller(shared, mediums, std::move(options)) {
   GPU4FS_CHECK_GT(this->options().depth, 0u);
   const u32 count = this->options().thread_count == 0 ? 1 : this->options().thread_count;
   open_doorbells(count);

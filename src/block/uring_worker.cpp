@@ -76,10 +76,11 @@ void UringWorker::issue_all(Uring& ring) {
     Operation& operation = operations_[free_.back()];
     if (!batch_.next(&operation.group)) break;
     empty_looks_ = 0;
-    const IoOperation kind = operation.group.operation;
-    if (kind == IoOperation::discard || kind == IoOperation::write_zeroes) {
-      controller_.blocking_.add(std::move(operation.group));
-      operation.group = {};
+    if (needs_thread(operation.group)) {
+      controller_.blocking_.add([this, group = std::exchange(operation.group, {})]() mutable {
+        controller_.serve(&group);
+        device::announce_completions(controller_.shared());
+      });
       continue;
     }
     operation.done = 0;
@@ -90,6 +91,13 @@ void UringWorker::issue_all(Uring& ring) {
   }
   // For other threads of this controller.
   if (controller_.has_requests()) device::wake_consumer(controller_.shared());
+}
+
+// The ring has no operation for it.
+bool UringWorker::needs_thread(const RequestGroup& group) const {
+  if (group.operation == IoOperation::discard || group.operation == IoOperation::write_zeroes) return true;
+  const BlockMedium* const medium = controller_.medium(group.device);
+  return medium != nullptr && medium->stack() != nullptr;
 }
 
 void UringWorker::issue(Uring& ring, u32 index) {
@@ -201,7 +209,15 @@ void UringWorker::handle(Uring& ring, u32 index, i32 result) {
 }
 
 void UringWorker::end_operation(u32 index, int error) {
-  controller_.finish(operations_[index].group, error);
+  RequestGroup& group = operations_[index].group;
+  if (Controller::is_tried_apart(group, error)) {
+    controller_.blocking_.add([this, apart = std::exchange(group, {})] {
+      controller_.carry_out_apart(apart);
+      device::announce_completions(controller_.shared());
+    });
+  } else {
+    controller_.finish(group, error);
+  }
   free_.push_back(index);
 }
 

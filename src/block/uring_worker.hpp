@@ -37,6 +37,7 @@ class UringWorker {
 
   void serve(Uring& ring);
   void issue_all(Uring& ring);
+  bool needs_thread(const RequestGroup& group) const;
   void issue(Uring& ring, u32 index);
   void prepare_transfer(Uring& ring, io_uring_sqe* entry, Operation& operation);
   void wait(Uring& ring);

@@ -253,7 +253,31 @@ TEST_P(ControllerTest, ResultsOfTheSystemBecomeStatus) {
   EXPECT_EQ(fixture.carry_out(IoOperation::read, 2, 1), Status::ok);
 }
 
-// A merged operation that fails fails all of its requests.
+// Four requests that are carried out together fail. Alone, only one of them fails.
+TEST_P(ControllerTest, RequestsThatFailTogetherAreTriedAlone) {
+  const DiskFile file(16 * page_size);
+  RequestFaults faults;
+  ControllerOptions merging = options(&faults);
+  merging.thread_count = 1;
+  ControllerFixture fixture(file.path(), 8, merging);
+  for (u64 page = 0; page < 4; ++page) fixture.fill(page, static_cast<u8>(page + 1));
+  ASSERT_EQ(fixture.carry_out(IoOperation::write, 0, 0, 4), Status::ok);
+  const auto is_at = [](u64 page) { return [page](const IoRequest& r) { return r.offset == page * page_size; }; };
+  faults.replace_results(is_at(0), -EIO, 1);
+  faults.replace_results(is_at(2), -EIO, 1);
+  faults.hold(is_read);
+  std::vector<u32> slots;
+  for (u64 page = 0; page < 4; ++page) slots.push_back(fixture.submit(IoOperation::read, page, 4 + page));
+  fixture.ring();
+  faults.wait_until_held(4);
+  faults.release_all();
+  for (u64 page = 0; page < 4; ++page) {
+    EXPECT_EQ(fixture.wait(slots[page]), page == 2 ? Status::medium_error : Status::ok) << page;
+    EXPECT_TRUE(page == 2 || fixture.has(4 + page, static_cast<u8>(page + 1))) << page;
+  }
+  EXPECT_EQ(of(fixture.controller().statistics(), IoOperation::read).errors, 1u);
+}
+
 TEST_P(ControllerTest, FaultsFailHoldAndReorder) {
   const DiskFile file(16 * page_size);
   RequestFaults faults;
