@@ -12,10 +12,13 @@
 // If it is marked during a write, it has either the old or the new bytes. A device that is being rebuilt refuses reads
 // and accepts writes.
 //
+// Whoever announces a write stores all of the range, or calls cancel_write() instead of end_write() and has stored
+// nothing.
+//
 // An announcement to a staged device is of one page. It brings the page into a frame and pins it there
-// (device/staged/bring_in.hpp); any rank may call these functions. The device's stack sees the accesses of the medium
-// instead, which are made now or later. So an error of a write is the answer of a flush
-// (device/staged/write_back.hpp).
+// (device/staged/bring_in.hpp); any rank may call these functions. A frame that is written has no content before. The
+// device's stack sees the accesses of the medium instead, which are made now or later. So an error of a write is the
+// answer of a flush (device/staged/write_back.hpp).
 #pragma once
 
 #include "base/config.hpp"
@@ -50,7 +53,7 @@ GPU4FS_FN inline Status begin_read(const Device& device, u64 offset, u64 length)
 
 GPU4FS_FN inline Status begin_write(const Device& device, u64 offset, u64 length) {
   if (has_failed(device)) return Status::device_failed;
-  if (device.kind == DeviceKind::staged) return detail::bring_in(device, offset, length, cache::PinMode::modify);
+  if (device.kind == DeviceKind::staged) return detail::bring_in(device, offset, length, cache::PinMode::overwrite);
 #if !GPU4FS_DEVICE_CODE
   if (device.stack != nullptr) return detail::begin_stacked_write(*device.stack, offset, length);
 #endif
@@ -68,6 +71,14 @@ GPU4FS_FN inline void end_write(const Device& device, u64 offset, u64 length) {
   }
 #endif
   (void)device, (void)offset, (void)length;
+}
+
+// Instead of end_write(): nothing was stored.
+GPU4FS_FN inline void cancel_write(const Device& device, u64 offset, u64 length) {
+  if (device.kind == DeviceKind::staged) return detail::cancel_staged_write(device, offset, length);
+#if !GPU4FS_DEVICE_CODE
+  if (device.stack != nullptr) detail::cancel_stacked_write(*device.stack, offset);
+#endif
 }
 
 }  // namespace gpu4fs::device

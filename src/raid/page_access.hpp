@@ -56,6 +56,14 @@ GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocati
   device::end_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
+// Instead of end_copy_write(): nothing was stored.
+GPU4FS_FN inline void cancel_copy_write(const LogicalSpace& space, const PageLocation& location, u64 page_count,
+                                        u32 copy) {
+  if (is_plain(space)) return;
+  const DevicePlace place = page_place(space, location, copy);
+  device::cancel_write(space.devices[place.device], place.offset, page_count * page_size);
+}
+
 // For any `page_count` pages of one chunk, in all remaining copies. Pages that are apart are announced where they are
 // read.
 GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
@@ -85,7 +93,7 @@ GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLo
     }
     if (tolerates_write_error(space, page_place(space, location, copy).device)) continue;
     for (u32 other = 0; other < copy; ++other) {
-      if ((begun >> other & 1) != 0) end_copy_write(space, location, page_count, other);
+      if ((begun >> other & 1) != 0) cancel_copy_write(space, location, page_count, other);
     }
     return status;
   }
@@ -96,6 +104,13 @@ GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocati
   if (is_plain(space)) return;
   for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
     end_copy_write(space, location, page_count, copy);
+  }
+}
+
+GPU4FS_FN inline void cancel_page_write(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
+  if (is_plain(space)) return;
+  for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
+    cancel_copy_write(space, location, page_count, copy);
   }
 }
 

@@ -179,8 +179,8 @@ GPU4FS_FN inline bool is_in_rows(const LogicalSpace& space, const WritePlan& pla
   return plan.status == Status::ok && space.chunks[plan.location.chunk].parity_count != 0;
 }
 
-// Unless the page is in rows, whose code announces its own accesses, finish_write() or end_page_write() must follow if
-// the status is ok.
+// Unless the page is in rows, whose code announces its own accesses, finish_write() or cancel_page_write() must follow
+// if the status is ok.
 GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   WritePlan plan = plan_description(space, address);
   if (plan.status != Status::ok || is_in_rows(space, plan)) return plan;
@@ -352,7 +352,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
       if (in_place) read->copy = first_copy(plan.copies);
     }
     if (repaired != Status::ok) {
-      on_leader(g, [&] { end_page_write(space, plan.location, 1); });
+      on_leader(g, [&] { cancel_page_write(space, plan.location, 1); });
       return repaired;
     }
   }

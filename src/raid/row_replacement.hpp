@@ -53,6 +53,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline void end_row_write(const LogicalSpace& space, c
   }
 }
 
+GPU4FS_FN GPU4FS_NOINLINE inline void cancel_row_write(const LogicalSpace& space, const ReplacePlan& plan) {
+  for (u64 left = plan.pages; left != 0; left &= left - 1) {
+    const u32 slot = static_cast<u32>(count_trailing_zeros(left));
+    cancel_copy_write(space, {plan.view.chunk, 0, row_page(plan.view, slot)}, 1, 0);
+  }
+  for (u32 left = plan.parities; left != 0; left &= left - 1) {
+    cancel_parity_write(space, plan.view, static_cast<u32>(count_trailing_zeros(u64{left})));
+  }
+}
+
 // Announces everything before anything is written: if a device that the pool needs cannot be written, the row stays
 // unchanged. Lost devices are skipped.
 GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace& space, const RowValues& values) {
@@ -76,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace&
       plan.status = status;
     }
   }
-  if (plan.status != Status::ok) end_row_write(space, plan);
+  if (plan.status != Status::ok) cancel_row_write(space, plan);
   return plan;
 }
 

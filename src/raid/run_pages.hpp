@@ -192,7 +192,8 @@ GPU4FS_FN GPU4FS_NOINLINE RunAnswer begin_run_write(Group g, const LogicalSpace&
       begin_each_page(g, all, [&](u32 index) { return begin_page_write(space, page_behind(first, index), 1); });
   if (answer.refused == 0) return answer;
   const u32 behind = ~static_cast<u32>(low_bits(count_trailing_zeros(u64{answer.refused})));
-  end_run_write(g, space, first, GPU4FS_MUTANT(run_write_not_undone, all & behind & ~answer.refused, 0u));
+  for_each_page(g, GPU4FS_MUTANT(run_write_not_undone, all & behind & ~answer.refused, 0u),
+                [&](u32 index) { cancel_page_write(space, page_behind(first, index), 1); });
   return answer;
 }
 

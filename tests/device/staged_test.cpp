@@ -170,7 +170,7 @@ TEST(Staged, APageIsReadOnceAndWrittenByAFlush) {
     EXPECT_EQ(world.write(0, 9, 99), Status::ok);
     EXPECT_EQ(world.pinned_lines(), 2u);
   }
-  EXPECT_EQ(world.listener().heard, (Heard{{Access::read, 5}, {Access::read, 9}}));
+  EXPECT_EQ(world.listener().heard, (Heard{{Access::read, 5}})) << "page 9 is replaced, so it is not read";
   EXPECT_TRUE(Staged::has(world.medium(0, 5), Staged::first_value(0, 5))) << "nothing was written yet";
   EXPECT_EQ(world.pinned_lines(), 0u);
   world.listener().heard.clear();
@@ -183,16 +183,33 @@ TEST(Staged, APageIsReadOnceAndWrittenByAFlush) {
   EXPECT_EQ(world.listener().heard.size(), 4u) << "clean frames are not written";
 }
 
-// The first announcement brings it in, and nothing is done with the medium.
-TEST(Staged, AnAnnouncedWriteWithoutAStoreChangesNothing) {
+// Whether the page is in a frame before or not.
+TEST(Staged, AWriteThatIsCancelledChangesNothing) {
   Staged world;
-  {
+  for (const u64 page : {u64{3}, u64{4}}) {
     const Scope scope(world);
-    EXPECT_EQ(begin_write(world.device(), 3 * page_size, page_size), Status::ok);
-    end_write(world.device(), 3 * page_size, page_size);
+    if (page == 4) {
+      EXPECT_EQ(world.read(0, 4, Staged::first_value(0, 4)), Status::ok);
+    }
+    EXPECT_EQ(begin_write(world.device(), page * page_size, page_size), Status::ok);
+    cancel_write(world.device(), page * page_size, page_size);
+    EXPECT_EQ(world.pinned_lines(), page - 3) << "a page with content stays pinned until the end of the scope";
+    EXPECT_EQ(world.flush(0), Status::ok);
+    EXPECT_TRUE(Staged::has(world.medium(0, page), Staged::first_value(0, page)));
+    EXPECT_EQ(world.read(0, page, Staged::first_value(0, page)), Status::ok);
+    EXPECT_EQ(world.write(0, page, 55), Status::ok);
   }
-  EXPECT_EQ(world.flush(0), Status::ok);
-  EXPECT_TRUE(Staged::has(world.medium(0, 3), Staged::first_value(0, 3)));
+}
+
+// As when the first copy of a page is bad and the write of its others is announced.
+TEST(Staged, APageWithoutContentCannotBeReadByItsWriter) {
+  Staged world;
+  const Scope scope(world);
+  EXPECT_EQ(begin_write(world.device(), 3 * page_size, page_size), Status::ok);
+  EXPECT_EQ(begin_read(world.device(), 3 * page_size, page_size), Status::medium_error);
+  EXPECT_EQ(begin_write(world.device(), 3 * page_size, page_size), Status::ok) << "it has been announced";
+  cancel_write(world.device(), 3 * page_size, page_size);
+  EXPECT_EQ(world.pinned_lines(), 0u);
 }
 
 TEST(Staged, FramesAreReplacedUnderPressure) {

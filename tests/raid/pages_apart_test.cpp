@@ -351,6 +351,34 @@ TEST_P(PagesApart, DevicesAreRebuilt) {
   });
 }
 
+// Its place on the rebuilt device keeps what it has.
+TEST_P(PagesApart, PagesWithoutAGoodCopyStayAsTheyAre) {
+  if (in_rows() || chunk().redundancy == 0) GTEST_SKIP() << "no copies";
+  on_all_groups([&](auto g) {
+    write(g, 64, 20, 105);
+    const PageLocation damaged{0, 0, 70};
+    on_leader(g, [&] {
+      settle(64, 20);
+      const u32 lost = chunk().copy_count - 1;
+      lose(page_place(space(), damaged, lost).device, true);
+      chunk().rebuild_todo[1] = low_bits(20);
+      for (u64 page = 64; page < 84; ++page) std::memset(medium(page, lost), 0xee, page_size);
+      for (u32 copy = 0; copy < lost; ++copy) medium(70, copy)[9] ^= 1;
+    });
+    const RebuildOutcome outcome = call(g, [&] { return rebuild_copies(g, space(), 0, 64, 20, false); });
+    on_leader(g, [&] {
+      EXPECT_EQ(wire::rebuild_count(outcome.counts, wire::RebuildCount::unverified), 1u);
+      const u32 lost = chunk().copy_count - 1;
+      const std::vector<u8> kept(page_size, 0xee);
+      EXPECT_EQ(std::memcmp(medium(70, lost), kept.data(), page_size), 0);
+      for (const u64 page : {u64{69}, u64{71}, u64{83}}) {
+        EXPECT_EQ(std::memcmp(medium(page, lost), expected(page), page_size), 0) << page;
+      }
+      find_again();
+    });
+  });
+}
+
 TEST_P(PagesApart, RowsGetNewPages) {
   if (!in_rows()) GTEST_SKIP() << "no rows";
   std::vector<u8> memory((row_work_page_count + 1) * page_size);

@@ -6,7 +6,8 @@
 //   - pages that changed without an announced write, or after its end,
 //   - writes that were announced and not ended, or ended and not announced.
 // A page whose write is announced loses its content unless a read of it was announced, or it was written, before: a
-// device may provide an empty page for it. Chosen pages refuse reads or writes.
+// device may provide an empty page for it. It has its content again if the write is cancelled. Chosen pages refuse
+// reads or writes.
 #pragma once
 
 #include <algorithm>
@@ -42,9 +43,20 @@ class AnnouncedPages : public device::StackLayer {
     const std::lock_guard guard(mutex_);
     State* page = announce(offset, length, "write");
     if (page == nullptr || refused_writes.count(offset) != 0) return Status::medium_error;
-    if (!page->is_read && page->begun == 0) std::memset(memory(offset), 0xd7, page_size);
+    if (!page->is_read && page->begun == 0) {
+      page->content.assign(memory(offset), memory(offset) + page_size);
+      std::memset(memory(offset), 0xd7, page_size);
+    }
     ++page->begun;
     return Status::ok;
+  }
+  void write_cancelled(u64 offset) override {
+    const std::lock_guard guard(mutex_);
+    const auto found = pages_.find(offset);
+    if (found == pages_.end() || found->second.begun == 0) return;
+    State& page = found->second;
+    --page.begun;
+    if (!page.is_read && page.begun == 0) std::memcpy(memory(offset), page.content.data(), page_size);
   }
   void write(std::vector<device::StackWrite>& writes) override {
     const std::lock_guard guard(mutex_);
@@ -88,9 +100,10 @@ class AnnouncedPages : public device::StackLayer {
 
  private:
   struct State {
-    bool is_read = false;  // it has its content
-    u32 begun = 0;  // writes
-    u64 hash = 0;   // of the content before the first access or at the end of the last write
+    bool is_read = false;     // it has its content
+    u32 begun = 0;            // writes
+    std::vector<u8> content;  // of a page that has lost it
+    u64 hash = 0;             // of the content before the first access or at the end of the last write
   };
 
   u64 hash(u64 offset) const { return xxh3_64(memory(offset), page_size, 0); }
@@ -109,7 +122,7 @@ class AnnouncedPages : public device::StackLayer {
 
   u8* base_;
   u64 page_count_;
-  std::mutex mutex_;  // ranks announce their pages independently; protects everything below
+  std::mutex mutex_;            // ranks announce their pages independently; protects everything below
   std::map<u64, State> pages_;  // by offset
   std::vector<std::string> problems_;
 };

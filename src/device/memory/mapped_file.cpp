@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
@@ -161,19 +162,27 @@ MappedFile::~MappedFile() {
 void MappedFile::release() noexcept {
   if (stack_ != nullptr) stack_->map(nullptr, false);
   stack_.reset();
-  if (base_ != nullptr) munmap(base_, size_bytes_);
+  if (is_mapped()) munmap(base_, size_bytes_);
   if (descriptor_ >= 0) close(descriptor_);
   base_ = nullptr;
   descriptor_ = -1;
 }
 
+void MappedFile::unmap() {
+  GPU4FS_CHECK_GE(descriptor_, 0);
+  if (!is_mapped()) return;
+  if (stack_ != nullptr) stack_->map(nullptr, false);
+  munmap(base_, size_bytes_);
+  base_ = nullptr;
+}
+
 void MappedFile::flush() const {
   if (!needs_flush()) return;
-  GPU4FS_CHECK(base_ != nullptr);
+  GPU4FS_CHECK(!is_absent());
   if (stack_ != nullptr && stack_->begin_flush() != Status::ok) {
     fail_medium(path_, "cannot be flushed: its stack of devices failed it", 0);
   }
-  if (is_on_disk() && msync(base_, size_bytes_, MS_SYNC) != 0) {
+  if (is_on_disk() && (is_mapped() ? msync(base_, size_bytes_, MS_SYNC) : fdatasync(descriptor_)) != 0) {
     fail_medium(path_, "cannot be flushed", errno);
   }
   if (stack_ != nullptr) stack_->end_flush();
@@ -196,7 +205,7 @@ void MappedFile::reserve_range(u64 offset, u64 length) const {
 bool MappedFile::populate_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
-  if (length == 0 || base_ == nullptr) return true;
+  if (length == 0 || !is_mapped()) return true;
   const u64 begin = align_down(offset, page_bytes_);
   return madvise(base_ + begin, offset + length - begin, read_only_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0;
 }
@@ -211,10 +220,19 @@ void MappedFile::release_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
   if (descriptor_ < 0 || read_only_ || length == 0 || medium_ == MediumKind::block) return;
-  if (stack_ != nullptr && stack_->begin_write(offset, length) != Status::ok) return;
-  (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                  static_cast<off_t>(length));
-  if (stack_ != nullptr) stack_->end_write(offset, length);
+  const auto punch = [this](u64 begin, u64 count) {
+    (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                    static_cast<off_t>(count));
+  };
+  if (stack_ == nullptr) return punch(offset, length);
+  if (!is_mapped()) {
+    const std::vector<u8> zeros(length);
+    (void)stack_->write(offset, zeros.data(), length, [&](u64 at, const u8*, u64 count) { punch(at, count); });
+    return;
+  }
+  if (stack_->begin_write(offset, length) != Status::ok) return;
+  punch(offset, length);
+  stack_->end_write(offset, length);
 }
 
 // False, with errno set, if the medium refused.
@@ -251,8 +269,15 @@ Device MappedFile::device(u32 index) const {
     return Device{
         DeviceKind::memory, index, ~u64{0} & ~u64{page_size - 1}, nullptr, 0, read_only_ ? 1u : 0u, nullptr, 1};
   }
-  return Device{DeviceKind::memory,   index,       size_bytes_, base_, needs_flush() ? 1u : 0u,
-                read_only_ ? 1u : 0u, stack_.get()};
+  const DeviceKind kind = is_mapped() ? DeviceKind::memory : DeviceKind::staged;
+  // The stack of a device that is not mapped sees the accesses of the controller.
+  return Device{kind,
+                index,
+                size_bytes_,
+                base_,
+                needs_flush() ? 1u : 0u,
+                read_only_ ? 1u : 0u,
+                is_mapped() ? stack_.get() : nullptr};
 }
 
 }  // namespace gpu4fs::device

@@ -1,7 +1,8 @@
-// Files, block devices and anonymous memory as memory devices. Host only.
+// Files, block devices and anonymous memory as media of devices. Host only.
 //
 // A MappedFile owns a shared mapping of a whole regular file or block device, its descriptor, and a lock that excludes
-// a second mount. The medium determines two properties:
+// a second mount. After unmap() a controller reads and writes the medium instead (block/controller.hpp). The medium
+// determines two properties:
 //
 //   medium        flush()              GPU registration
 //   tmpfs         nothing to do        possible
@@ -18,7 +19,8 @@
 //
 // POSIX promises that stores through a mapping reach the medium with msync(MS_SYNC). On Linux it executes fdatasync of
 // the mapped file, including the cache flush of the device. On a block device it waits for the dirty pages and then
-// sends a flush to the device (vfs_fsync_range, blkdev_fsync), so a volatile cache of the drive is flushed too.
+// sends a flush to the device (vfs_fsync_range, blkdev_fsync), so a volatile cache of the drive is flushed too. A file
+// that is not mapped is flushed by fdatasync.
 //
 // The pages of a block device are all its whole pages; a rest at its end is not used. It has no holes, so there is
 // nothing to reserve. It is not told which ranges are free (discard): a drive may return anything for them afterwards.
@@ -79,8 +81,9 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
-  bool is_absent() const { return base_ == nullptr; }
-  u8* base() const { return base_; }
+  bool is_absent() const { return base_ == nullptr && descriptor_ < 0; }
+  bool is_mapped() const { return base_ != nullptr; }
+  u8* base() const { return base_; }  // null: not mapped
   u64 size_bytes() const { return size_bytes_; }
   MediumKind medium() const { return medium_; }
   u64 page_bytes() const { return page_bytes_; }  // of the mapping; a huge page on hugetlbfs
@@ -90,6 +93,10 @@ class MappedFile {
   bool grows_with_use() const { return medium_ == MediumKind::tmpfs && !read_only_; }
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }  // -1: anonymous
+  const std::shared_ptr<DeviceStack>& stack() const { return stack_; }
+
+  // The file is not accessed by loads and stores any more. Anonymous memory cannot do without its mapping.
+  void unmap();
 
   // Every earlier store is durable afterwards, as far as the medium is. DeviceError on failure; then the state of data
   // that was not flushed is unknown. Any thread, also while others store.
@@ -114,7 +121,8 @@ class MappedFile {
 
   GpuRegistration gpu_registration() const;
 
-  // The engine's view of the device. `base` is an address of this process; the server replaces it by the GPU's.
+  // The engine's view of the device. `base` is an address of this process; the server replaces it by the GPU's. A file
+  // that is not mapped is a staged device, whose frames the caller adds.
   Device device(u32 index) const;
 
  private:

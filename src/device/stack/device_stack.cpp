@@ -102,6 +102,7 @@ void DeviceStack::end_write(u64 offset, u64 length) {
 }
 
 void DeviceStack::cancel_write(u64 offset) {
+  for (const auto& layer : layers_) layer->write_cancelled(offset);
   const std::lock_guard guard(mutex_);
   old_bytes_.erase(offset);
 }

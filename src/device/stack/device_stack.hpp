@@ -46,6 +46,8 @@ class StackLayer {
   virtual void flushed() {}
   // Changes the bytes that are about to be read. Returns true if it did.
   virtual bool read(u64 offset, std::span<u8> bytes) { return (void)offset, (void)bytes, false; }
+  // A write that may_write() accepted will not be made.
+  virtual void write_cancelled(u64 offset) { (void)offset; }
   // Replaces the writes from above by those that continue downwards.
   virtual void write(std::vector<StackWrite>& writes) { (void)writes; }
   // The page at `offset` of a scattered device was looked up.

@@ -1,18 +1,17 @@
 // Announced accesses to staged devices, and look-ups of the pages that were announced.
 //
 // An announced page is brought into a frame and pinned until the end of the scope (staged/pins.hpp). The lane that
-// announces it moves the bytes itself, and writes another page back first if its set has only dirty lines. A page whose
-// write is announced has its old content. If the medium cannot give it, the frame is filled with zeros, and nobody else
-// gets it before end_write(): only then it has bytes that somebody may read. Whoever announces a write as well as a
-// read of a page announces the read first.
+// announces it moves the bytes itself, and writes another page back first if its set has only dirty lines. A page that
+// will be written is not read: its frame has no content, and nobody else gets it before end_write(). Whoever announces
+// a write as well as a read of a page announces the read first.
 //
-// Waits depend on other workers' transfers alone, which wait for nobody.
+// Waits depend on transfers, which wait for nobody, and on holders of pages that will be written. Those store, and wait
+// for no page that a reader holds.
 #pragma once
 
 #include "base/access.hpp"
 #include "base/check.hpp"
 #include "base/config.hpp"
-#include "base/copy.hpp"
 #include "base/group.hpp"
 #include "base/limits.hpp"
 #include "base/mutant.hpp"
@@ -20,7 +19,7 @@
 #include "cache/pin.hpp"
 #include "cache/write_back.hpp"
 #include "device/device_state.hpp"
-#include "device/staged/mapped_controller.hpp"
+#include "device/staged/medium_io.hpp"
 #include "device/staged/pins.hpp"
 #include "device/staged/staged_types.hpp"
 #include "device/staged/write_back.hpp"
@@ -37,9 +36,8 @@ GPU4FS_FN inline cache::PageKey key_of(const Device& device, u64 offset, u64 len
   return {device.index, offset / page_size};
 }
 
-// Fills the frame of a line that was taken for this page. A line whose page could not be read stays in the state of a
-// line that is being loaded if its holder replaces the page.
-GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32 line, cache::PinMode mode) {
+// Fills the frame of a line that was taken for this page.
+GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32 line) {
   const cache::Cache& cache = device.staged->cache;
   u8* const frame = cache::frame_of(cache, line);
   Status status = read_medium(device, key.page, 1, frame);
@@ -47,15 +45,12 @@ GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32
   if ((undecided_errors(*device.staged) >> device.index & 1) != 0) {
     status = GPU4FS_MUTANT(outdated_page_brought_in, Status::device_failed, status);
   }
-  if (status == Status::medium_error && mode == cache::PinMode::modify) {
-    zero_page(Lane{}, frame);
-    return Status::ok;
-  }
   cache::finish_load(cache, line, status == Status::ok);
   return status;
 }
 
-// One lane. Status: that of the medium; then nothing is pinned.
+// One lane. Status: that of the medium; then nothing is pinned. A read of a page that the worker itself will write is
+// answered medium_error: there is no content.
 GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offset, u64 length, cache::PinMode mode) {
   const cache::PageKey key = key_of(device, offset, length);
   const StagedDevices& staged = *device.staged;
@@ -63,10 +58,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offse
     const cache::PinResult pinned = cache::pin(Lane{}, staged.cache, key, mode);
     switch (pinned.outcome) {
       case cache::PinOutcome::must_load:
-        GPU4FS_TRY(fill_frame(device, key, pinned.line, mode));
+        GPU4FS_TRY(fill_frame(device, key, pinned.line));
         note_pin(staged, pinned.line);
         return Status::ok;
       case cache::PinOutcome::hit:
+      case cache::PinOutcome::fills:
         note_pin(staged, pinned.line);
         return Status::ok;
       case cache::PinOutcome::must_write_back: {
@@ -80,10 +76,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offse
         backoff(1000);
         break;
       case cache::PinOutcome::loading:
+        if (has_pin(staged, pinned.line)) {
+          return mode == cache::PinMode::overwrite ? Status::ok : Status::medium_error;
+        }
         backoff(1000);
         break;
-      case cache::PinOutcome::fills:
-        GPU4FS_UNREACHABLE("only for pages that are overwritten as a whole");
     }
   }
 }
@@ -96,18 +93,20 @@ GPU4FS_FN inline cache::FoundLine pinned_line(const StagedDevices& staged, cache
   return found;
 }
 
-// The page need not have been announced if the device has failed; nobody needs its bytes.
-GPU4FS_FN GPU4FS_NOINLINE inline void cancel_staged_write(const StagedDevices& staged, cache::PageKey key) {
-  const cache::FoundLine found = cache::find(Lane{}, staged.cache, key);
-  if (found.line == cache::no_line || !found.word.is_loading() || !has_pin(staged, found.line)) return;
-  cache::finish_load(staged.cache, found.line, true);
+// One lane. The page need not have been announced: the device may have failed.
+GPU4FS_FN GPU4FS_NOINLINE inline void cancel_staged_write(const Device& device, u64 offset, u64 length) {
+  const StagedDevices& staged = *device.staged;
+  const cache::FoundLine found = cache::find(Lane{}, staged.cache, key_of(device, offset, length));
+  // If it has content, that is still the page's; the pin ends with the scope.
+  if (found.line == cache::no_line || !found.word.is_loading() || !give_up_pin(staged, found.line)) return;
+  cache::finish_load(staged.cache, found.line, GPU4FS_MUTANT(cancelled_write_kept, false, true));
 }
 
 // After the stores into a page whose write was announced. One lane.
 GPU4FS_FN GPU4FS_NOINLINE inline void end_staged_write(const Device& device, u64 offset, u64 length) {
   const cache::Cache& cache = device.staged->cache;
   const cache::PageKey key = key_of(device, offset, length);
-  if (has_failed(device)) return cancel_staged_write(*device.staged, key);
+  if (has_failed(device)) return cancel_staged_write(device, offset, length);
   const cache::FoundLine found = pinned_line(*device.staged, key);
   if (found.word.is_loading()) cache::finish_load(cache, found.line, true);
   GPU4FS_MUTANT(staged_store_not_marked, cache::mark_dirty(cache, found.line), static_cast<void>(0));

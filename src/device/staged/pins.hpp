@@ -37,6 +37,18 @@ GPU4FS_FN inline bool has_pin(const StagedDevices& staged, u32 line) {
   return false;
 }
 
+// Takes the line, which the caller unpins in another way, from the worker's list. False: the worker has not pinned it.
+GPU4FS_FN inline bool give_up_pin(const StagedDevices& staged, u32 line) {
+  PinList& list = own_pins(staged);
+  const u32 end = load<Order::relaxed, Scope::engine>(&list.count);
+  for (u32 i = 0; i < end; ++i) {
+    if (list.lines[i] != line) continue;
+    list.lines[i] = cache::no_line;
+    return true;
+  }
+  return false;
+}
+
 // Collective. Returns what end_pins() needs.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 begin_pins(Group g, const StagedDevices& staged) {
@@ -58,7 +70,9 @@ GPU4FS_FN GPU4FS_NOINLINE void end_pins(Group g, const StagedDevices& staged, u3
     GPU4FS_CHECK_LE(end, pin_list_capacity);
     const u32 others = GPU4FS_MUTANT(pins_of_outer_scope_ended, first, first - (first != 0 ? 1 : 0));
     const u32 unpinned_end = GPU4FS_MUTANT(pin_outlives_scope, end, maximum(end, first + 1) - 1);
-    for (u32 i = others; i < unpinned_end; ++i) cache::unpin(staged.cache, list.lines[i]);
+    for (u32 i = others; i < unpinned_end; ++i) {
+      if (list.lines[i] != cache::no_line) cache::unpin(staged.cache, list.lines[i]);
+    }
     store<Order::relaxed, Scope::engine>(&list.count, others);
     --list.scope_count;
   });

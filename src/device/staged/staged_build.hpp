@@ -21,14 +21,16 @@ constexpr u32 staged_frames_min(u32 worker_count) {
 // `worker_count`. On the host, at most as many of them work at the same time as there are frames for
 // (staged_frames_min()), but one may. Kernels need frames for all.
 // `devices`: the pool's, by index; set_staged_devices() may name them later.
+// `queue`: of devices that are not mapped; null: there are none.
 inline StagedDevices* build_staged_devices(EngineAllocator& allocator, const Device* devices, u32 frame_count,
-                                           u32 worker_count) {
+                                           u32 worker_count, IoQueue* queue = nullptr) {
   GPU4FS_CHECK_GT(worker_count, 0u);
   GPU4FS_CHECK_GE(frame_count, 2 * pin_list_capacity);
   const u64 pin_bytes = u64{worker_count} * sizeof(PinList);
   StagedDevices staged{};
   staged.cache = cache::build_cache(allocator, frame_count);
   staged.devices = devices;
+  staged.queue = queue;
   staged.pins = static_cast<PinList*>(allocator.allocate(pin_bytes, alignof(PinList)));
   allocator.zero(staged.pins, pin_bytes);
   staged.pages = static_cast<u8*>(allocator.allocate(u64{worker_count} * page_size, page_size));

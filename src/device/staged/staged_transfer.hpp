@@ -12,7 +12,7 @@
 #include "base/limits.hpp"
 #include "base/status.hpp"
 #include "cache/line_lookup.hpp"
-#include "device/staged/mapped_controller.hpp"
+#include "device/staged/medium_io.hpp"
 #include "device/staged/staged_types.hpp"
 #include "device/staged/worker.hpp"
 

@@ -2,7 +2,7 @@
 //
 // Such a device has no address that code above may use. The announcement of an access brings the page into a frame
 // (staged/bring_in.hpp), where it stays until the end of the call into raid (staged/pins.hpp). A controller moves pages
-// between frames and the medium (staged/mapped_controller.hpp). What was stored is written when the frame is needed for
+// between frames and the medium (staged/medium_io.hpp). What was stored is written when the frame is needed for
 // another page, or by a flush (staged/write_back.hpp).
 //
 // All staged devices of a pool share one table and one StagedDevices. Plain data in engine memory; zeroed memory behind
@@ -43,8 +43,11 @@ struct WriteErrors {
   u32 first[device_count_max];  // atomic, a Status: of the first write-back that failed
 };
 
+struct IoQueue;  // device/queue/io_queue_types.hpp
+
 struct StagedDevices {
   cache::Cache cache;
+  IoQueue* queue;         // of devices that are not mapped; null: there is none
   const Device* devices;  // of the pool, by index
   PinList* pins;          // by worker
   u8* pages;              // by worker: a page of engine memory for transfers

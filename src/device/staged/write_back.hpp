@@ -17,7 +17,7 @@
 #include "cache/eviction.hpp"
 #include "cache/write_back.hpp"
 #include "device/device_state.hpp"
-#include "device/staged/mapped_controller.hpp"
+#include "device/staged/medium_io.hpp"
 #include "device/staged/staged_types.hpp"
 
 namespace gpu4fs::device {

@@ -100,6 +100,13 @@ GPU4FS_FN inline void end_parity_write(const LogicalSpace& space, const RowView&
   device::end_write(space.devices[place.device], place.offset, page_size);
 }
 
+// Instead of end_parity_write(): nothing was stored.
+GPU4FS_FN inline void cancel_parity_write(const LogicalSpace& space, const RowView& view, u32 j) {
+  if (is_plain(space)) return;
+  const DevicePlace place = parity_place(space, view, j);
+  device::cancel_write(space.devices[place.device], place.offset, page_size);
+}
+
 GPU4FS_FN constexpr u64 row_page(const RowView& view, u32 slot) {
   return view.first + u64{slot} * view.step;
 }

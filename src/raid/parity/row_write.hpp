@@ -254,7 +254,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace&
     }
   }
   for (u32 j = 0; j < count && access.status != Status::ok; ++j) {
-    if ((access.parities >> j & 1) != 0) end_parity_write(space, view, j);
+    if ((access.parities >> j & 1) != 0) cancel_parity_write(space, view, j);
   }
   return access;
 }

@@ -78,6 +78,12 @@ GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation&
   }
 }
 
+GPU4FS_FN inline void cancel_targets(const LogicalSpace& space, const PageLocation& location, u64 count, u32 copies) {
+  for (u32 left = copies; left != 0; left &= left - 1) {
+    cancel_copy_write(space, location, count, count_trailing_zeros(left));
+  }
+}
+
 // The same for the pages of a run. Copies that do not accept all of them are not announced afterwards; their devices
 // have been given up.
 template <class Group>
@@ -89,16 +95,23 @@ GPU4FS_FN u32 begin_run_targets(Group g, const LogicalSpace& space, const CopyRu
   const u32 accepted = g.reduce(own, [](u32 a, u32 b) { return a & b; });
   if (accepted != copies) {
     for_each_page(g, pages,
-                  [&](u32 index) { end_targets(space, page_behind(run.first, index), 1, copies & ~accepted); });
+                  [&](u32 index) { cancel_targets(space, page_behind(run.first, index), 1, copies & ~accepted); });
   }
   return accepted;
 }
 
+// `failed`: pages that were not stored, one bit each.
 template <class Group>
-GPU4FS_FN void end_run_targets(Group g, const LogicalSpace& space, const CopyRun& run, u32 copies) {
+GPU4FS_FN void end_run_targets(Group g, const LogicalSpace& space, const CopyRun& run, u32 copies, u64 failed) {
   if (run.are_apart == 0) return on_leader(g, [&] { end_targets(space, run.first, run.count, copies); });
-  for_each_page(g, static_cast<u32>(low_bits(run.count)),
-                [&](u32 index) { end_targets(space, page_behind(run.first, index), 1, copies); });
+  for_each_page(g, static_cast<u32>(low_bits(run.count)), [&](u32 index) {
+    const PageLocation page = page_behind(run.first, index);
+    if (GPU4FS_MUTANT(failed_copy_ended, failed >> index & 1, u64{0}) != 0) {
+      cancel_targets(space, page, 1, copies);
+    } else {
+      end_targets(space, page, 1, copies);
+    }
+  });
 }
 
 template <bool is_spread, class Group>
@@ -161,7 +174,10 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
     const u32 begun = on_leader(g, [&] { return begin_targets(space, location, 1, copies); });
     if (begun == 0) return;
     const u64 failed = copy_verified_run<false>(g, space, location, 1, {begun, copy}, verifies);
-    on_leader(g, [&] { end_targets(space, location, 1, begun); });
+    on_leader(g, [&] {
+      if (failed != 0) return cancel_targets(space, location, 1, begun);
+      end_targets(space, location, 1, begun);
+    });
     if (failed != 0) continue;
     count_rebuilt(outcome, wire::RebuildCount::written, 1);
     return;
@@ -219,14 +235,17 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space, const CopyRun& run, bool verifies,
                                            RebuildOutcome& outcome) {
   CopyTargets targets = on_leader(g, [&] { return find_targets(space, run.first); });
-  if (targets.copies != 0) targets.copies = begin_run_targets(g, space, run, targets.copies);
+  if (targets.copies == 0) return;
+  // Reads are announced first.
+  const bool is_readable = begin_run_source(g, space, run, targets.source);
+  targets.copies = begin_run_targets(g, space, run, targets.copies);
   if (targets.copies == 0) return;
   u64 failed = low_bits(run.count);
-  if (begin_run_source(g, space, run, targets.source)) {
+  if (is_readable) {
     failed = run.are_apart != 0 ? copy_verified_run<true>(g, space, run.first, run.count, targets, verifies)
                                 : copy_verified_run<false>(g, space, run.first, run.count, targets, verifies);
   }
-  end_run_targets(g, space, run, targets.copies);
+  end_run_targets(g, space, run, targets.copies, failed);
   count_rebuilt(outcome, wire::RebuildCount::written, run.count - static_cast<u32>(popcount(failed)));
   for (; failed != 0; failed &= failed - 1) {
     const PageLocation page = page_behind(run.first, count_trailing_zeros(failed));
