@@ -50,11 +50,22 @@ void apply_engine(MountOptions& options, const Option& option) {
   }
 }
 
-void apply_cache(MountOptions& options, const Option& option) {
+template <u64 session::ServerOptions::*member>
+void apply_size(MountOptions& options, const Option& option) {
   try {
-    options.server.cache_bytes = parse_size(std::string(option.value));
+    options.server.*member = parse_size(std::string(option.value));
   } catch (const std::invalid_argument& error) {
-    throw MountUsageError(fmt::format("option 'cache': {}", error.what()));
+    throw MountUsageError(fmt::format("option '{}': {}", option.name, error.what()));
+  }
+}
+
+void apply_access(MountOptions& options, const Option& option) {
+  if (option.value == "mapped") {
+    options.server.device_access = session::DeviceAccess::mapped;
+  } else if (option.value == "direct") {
+    options.server.device_access = session::DeviceAccess::direct;
+  } else {
+    throw MountUsageError(fmt::format("option 'access' is mapped or direct, not '{}'", option.value));
   }
 }
 
@@ -120,7 +131,9 @@ constexpr Rule rules[] = {
      [](MountOptions& options, const Option& option) {
        options.server.commit_interval_s = parse_count(option, 0, 86400);
      }},
-    {"cache", true, apply_cache},
+    {"cache", true, apply_size<&session::ServerOptions::cache_bytes>},
+    {"page_cache", true, apply_size<&session::ServerOptions::page_cache_bytes>},
+    {"access", true, apply_access},
     {"discard", false, [](MountOptions& options, const Option&) { options.server.discard = true; }},
     {"nodiscard", false, [](MountOptions& options, const Option&) { options.server.discard = false; }},
     {"readahead", true,

@@ -104,7 +104,7 @@ void ChunkMapper::map_device(u32 device, const device::MappedFile& file, const f
   const auto reach = [&](u64 offset, u64 length) {
     if (length == 0) return;
     if (file.grows_with_use()) file.reserve_range(offset, length);
-    if (mounted_.setup.host->map_memory(file.base() + offset, length) == Status::ok) return;
+    if (mounted_.setup.reach(file, offset, length) == Status::ok) return;
     throw pool::PoolError(Status::gpu_error, fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU",
                                                          file.path(), length >> 10, offset));
   };
@@ -154,7 +154,7 @@ Status ChunkMapper::map_column(u64 chunk, format::ColumnAddress column, const de
     const std::lock_guard guard(marks_mutex_);
     room_at_refusal_.erase(chunk);
   }
-  return mounted_.setup.host->map_memory(file.base() + begin, length);
+  return mounted_.setup.reach(file, begin, length);
 }
 
 void ChunkMapper::reach_regions(u32 chunk, const std::vector<u64>& allocated) {
@@ -168,7 +168,7 @@ Status ChunkMapper::reach_allocated(const pool::OpenedChunk& chunk, const std::v
   const auto reach = [&](format::ColumnAddress column, u64 offset, u64 length) {
     const device::MappedFile& file = mounted_.setup.files[column.device_index()];
     if (status == Status::ok && !file.is_absent())
-      status = mounted_.setup.host->map_memory(file.base() + column.offset_bytes() + offset, length);
+      status = mounted_.setup.reach(file, column.offset_bytes() + offset, length);
   };
   const u64 header = pool::header_area_bytes(chunk.descriptor);
   for (const format::ColumnAddress column : chunk.columns) {

@@ -91,6 +91,11 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
     if (entrant.is_fresh) entrant.file.free_blocks();
     throw;
   }
+  try {
+    mounted_.setup.prepare_access(device, mapped);
+  } catch (const device::DeviceError& error) {
+    throw pool::PoolError(Status::io_error, error.what());
+  }
   entrant.mapped = std::move(mapped);
 }
 
@@ -133,6 +138,7 @@ u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
   target.mapped_bytes = as_seen.size_bytes;
   target.stack = reinterpret_cast<std::uintptr_t>(as_seen.stack);
   target.needs_flush = as_seen.needs_flush;
+  target.device_kind = static_cast<std::uint32_t>(as_seen.kind);
   target.file_number = mounted_.setup.file_numbers[device];
   host_.forget_errors(device);
   const ring::Completion begun =

@@ -105,6 +105,7 @@ void add_devices(JsonWriter& json, const ControlContext& context, const session:
     json.add("read_errors", health.record.read_errors[i]);
     json.add("write_errors", health.record.write_errors[i]);
     json.add("flush_errors", context.upcalls.flush_errors(i));
+    json.add("access", context.mounted.setup.files[i].is_mapped() ? "mapped" : "direct");
     json.end();
   }
   json.end();
@@ -126,6 +127,7 @@ void add_pool(JsonWriter& json, const ControlContext& context, const session::Po
   json.add("label", std::string_view(label, ::strnlen(label, sizeof(superblock.label))));
   json.add("engine", context.mounted.setup.host->description());
   json.add("engine_reason", context.mounted.setup.reason);
+  json.add("device_access", context.mounted.setup.access_text());
   add_history(json, context.options.history);
   json.add("read_only", context.mounted.pool.read_only);
   json.add("takes_changes", refusal_text(health.record.flags)[0] == '\0');

@@ -215,7 +215,8 @@ LocalSession PoolServer::open_session(u64 data_bytes, u32 depth_log2) {
 }
 
 std::string PoolServer::engine_text() const {
-  return fmt::format("engine: {} ({})", mounted_.setup.host->description(), mounted_.setup.reason);
+  return fmt::format("engine: {} ({}), devices: {}", mounted_.setup.host->description(), mounted_.setup.reason,
+                     mounted_.setup.access_text());
 }
 
 std::string PoolServer::statistics_json() const {

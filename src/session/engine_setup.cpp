@@ -35,6 +35,9 @@ constexpr u32 lending_thread_max = engine::session_max;
 // Of them, those that may use staged devices at the same time.
 constexpr u32 staged_lender_max = 2;
 constexpr u64 page_cache_bytes_max = u64{1} << 40;
+constexpr u64 page_cache_default_min = u64{64} << 20;
+constexpr u64 page_cache_default_max = u64{1} << 30;
+constexpr u64 page_cache_default_share = 16;
 
 // Every GPU with the required compute capability has at least this much.
 constexpr u64 gpu_memory_least = u64{64} << 30;
@@ -206,8 +209,13 @@ struct EngineShape {
 
 // Frames of the page cache, of which at most `holders` workers pin some at the same time.
 u32 page_cache_frames(const ServerOptions& options, u32 holders) {
-  if (!stages_devices(options.device_access)) return 0;
-  const u64 wanted = std::min(options.page_cache_bytes, page_cache_bytes_max) / page_size;
+  const DeviceAccess access = resolve_access(options.device_access);
+  if (access == DeviceAccess::mapped) return 0;
+  // Tests, which choose by the environment, get few frames, so that pages leave them.
+  const bool is_test = options.device_access == DeviceAccess::automatic;
+  const u64 standard = is_test ? 0 : default_page_cache_bytes(system_memory_bytes());
+  const u64 bytes = options.page_cache_bytes != 0 ? options.page_cache_bytes : standard;
+  const u64 wanted = std::min(bytes, page_cache_bytes_max) / page_size;
   return static_cast<u32>(
       std::max<u64>(align_down(wanted, u64{cache::set_line_max}), device::staged_frames_min(holders)));
 }
@@ -217,7 +225,8 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
   engine::EngineImage image = engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
   if (shape.page_cache_frames != 0) {
     setup.staged = device::build_staged_devices(allocator, nullptr, shape.page_cache_frames,
-                                                engine::worker_memory_count(shape.config));
+                                                engine::worker_memory_count(shape.config),
+                                                setup.direct != nullptr ? setup.direct->queue() : nullptr);
   }
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
@@ -253,12 +262,26 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
   return engine::place_engine(allocator, image);
 }
 
+void open_directly(EngineSetup& setup) {
+  void* const queue = setup.heap->allocate(device::io_queue_shared_bytes(DirectMedia::slot_count), cache_line);
+  setup.direct = std::make_unique<DirectMedia>(*setup.heap, device::IoQueueMemory{queue, queue}, true);
+  for (u32 i = 0; i < setup.files.size(); ++i) setup.prepare_access(i, setup.files[i]);
+}
+
+// The threads run before the engine does.
+void start_direct_media(EngineSetup& setup) {
+  if (setup.direct == nullptr) return;
+  const cache::Cache& frames = setup.staged->cache;
+  setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}});
+}
+
 void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
   const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
   const u32 workers = options.worker_count != 0 ? options.worker_count : std::min(processors, 16u);
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
+  if (resolve_access(options.device_access) == DeviceAccess::direct) open_directly(setup);
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
   // A check gets its chunks one by one, so its behaviour is the same with every engine.
@@ -268,6 +291,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
                                        {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
                                         page_cache_frames(options, workers + staged_lender_max)});
+  start_direct_media(setup);
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
@@ -283,8 +307,8 @@ std::string find_gpu_obstacle(const EngineSetup& setup) {
   return {};
 }
 
-void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 offset, u64 length) {
-  if (host.map_memory(file.base() + offset, length) == Status::ok) return;
+void map_for_gpu(const EngineSetup& setup, const device::MappedFile& file, u64 offset, u64 length) {
+  if (setup.reach(file, offset, length) == Status::ok) return;
   throw pool::PoolError(Status::gpu_error,
                         fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU; is the limit of "
                                     "locked memory (ulimit -l) high enough?",
@@ -294,7 +318,7 @@ void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 o
 // Maps the fixed areas. Data pages follow chunk by chunk at their first use, because registration touches every page.
 void map_fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose, EngineSetup& setup) {
   for (const Area& area : fixed_areas(pool, purpose)) {
-    map_for_gpu(*setup.host, setup.files[area.device], area.offset, area.length);
+    map_for_gpu(setup, setup.files[area.device], area.offset, area.length);
   }
 }
 
@@ -313,8 +337,9 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
 // Tries the GPU engine; the reason of the setup describes the result.
 bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
   const bool wanted = options.engine == EngineChoice::cuda;
-  setup.reason =
-      stages_devices(options.device_access) ? "staged devices work with the CPU engine only" : find_gpu_obstacle(setup);
+  setup.reason = resolve_access(options.device_access) != DeviceAccess::mapped
+                     ? "devices that are not mapped work with the CPU engine only"
+                     : find_gpu_obstacle(setup);
   if (setup.reason.empty()) {
     try {
       set_up_cuda(options, pool, setup);
@@ -332,22 +357,41 @@ bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Engine
 
 }  // namespace
 
+u64 default_page_cache_bytes(u64 memory_bytes) {
+  return std::clamp(memory_bytes / page_cache_default_share, page_cache_default_min, page_cache_default_max);
+}
+
 u64 default_cache_bytes(u64 memory_bytes) {
   return std::clamp(memory_bytes / cache_default_share, cache_default_min, cache_default_max);
 }
 
-bool stages_devices(DeviceAccess access) {
-  if (access != DeviceAccess::automatic) return access == DeviceAccess::staged;
+DeviceAccess resolve_access(DeviceAccess access) {
+  if (access != DeviceAccess::automatic) return access;
   const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
-  if (wanted == nullptr || std::strcmp(wanted, "mapped") == 0) return false;
-  if (std::strcmp(wanted, "staged") == 0) return true;
+  if (wanted == nullptr || std::strcmp(wanted, "mapped") == 0) return DeviceAccess::mapped;
+  if (std::strcmp(wanted, "staged") == 0) return DeviceAccess::staged;
+  if (std::strcmp(wanted, "direct") == 0) return DeviceAccess::direct;
   throw pool::PoolError(Status::invalid_argument,
-                        fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped or staged", wanted));
+                        fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped, staged or direct", wanted));
+}
+
+void EngineSetup::prepare_access(u32 index, device::MappedFile& file) {
+  if (direct != nullptr && DirectMedia::can_serve(file)) direct->set(index, file);
+}
+
+Status EngineSetup::reach(const device::MappedFile& file, u64 offset, u64 length) const {
+  return file.is_mapped() ? host->map_memory(file.base() + offset, length) : Status::ok;
+}
+
+std::string EngineSetup::access_text() const {
+  if (direct != nullptr) return "direct, by " + direct->describe();
+  return staged != nullptr ? "by copies of their mappings" : "mapped";
 }
 
 device::Device EngineSetup::device(u32 index) const {
   device::Device device = files[index].device(index);
-  if (staged == nullptr) return device;
+  // With direct accesses a device that is mapped is a memory device.
+  if (staged == nullptr || (direct != nullptr && files[index].is_mapped())) return device;
   device.kind = device::DeviceKind::staged;
   device.staged = staged;
   return device;

@@ -12,6 +12,7 @@
 #include "engine/engine_cuda.hpp"
 #include "engine/engine_host.hpp"
 #include "pool/pool_open.hpp"
+#include "session/direct_media.hpp"
 #include "session/server_options.hpp"
 #include "space/growth.hpp"
 
@@ -34,10 +35,17 @@ struct EngineSetup {
     return *gpu;
   }
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
+  std::unique_ptr<DirectMedia> direct;  // null: all devices are mapped
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine was selected, a clause
-  // Engine memory; nullptr: the devices are mapped.
+  // Engine memory; nullptr: all devices are mapped.
   device::StagedDevices* staged = nullptr;
+  // Before the engine knows the file as this device: unmaps it if such files are accessed directly. DeviceError.
+  void prepare_access(u32 index, device::MappedFile& file);
+  // Makes a range of a mapped file accessible to the engine; there is nothing to do for others.
+  Status reach(const device::MappedFile& file, u64 offset, u64 length) const;
+  // How the devices are accessed: a clause.
+  std::string access_text() const;
   // The engine's view of a device; changes if the file is exchanged.
   device::Device device(u32 index) const;
   // Engine memory that changes when the pool grows (space/growth.hpp): addresses and capacities as of the mount.
@@ -46,11 +54,13 @@ struct EngineSetup {
   space::PoolGrowth* growth = nullptr;  // null: this pool does not grow
 };
 
-// Whether devices are staged with this choice. PoolError: the environment asks for something else.
-bool stages_devices(DeviceAccess access);
+// What `automatic` means here: not automatic. PoolError: the environment asks for something else.
+DeviceAccess resolve_access(DeviceAccess access);
 
-// The default number of bytes for metadata pages, given the memory of the engine's processor.
+// The default number of bytes for metadata pages, and for the page cache of devices that are not mapped, given the
+// memory of the engine's processor.
 u64 default_cache_bytes(u64 memory_bytes);
+u64 default_page_cache_bytes(u64 memory_bytes);
 
 // Maps the devices and builds the engine; the pool's state is not loaded yet. PoolError.
 EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool);

@@ -19,10 +19,11 @@ enum class AccessTimes { relative, never, strict, directories_never };
 // Opcode::check; read-only.
 enum class ServerPurpose { mount, recovery, check };
 
-// How the engine reaches the devices. `mapped`: by loads and stores. `staged`: their pages pass through a page cache in
-// engine memory; CPU engine only. `automatic`: as the environment variable GPU4FS_DEVICE_ACCESS says, which is for
-// tests, else mapped.
-enum class DeviceAccess { automatic, mapped, staged };
+// How the engine reaches the devices. `mapped`: by loads and stores. `direct`: their pages pass through a page cache in
+// engine memory, which threads of this process fill and write back past the page cache of the system; the CPU engine
+// only. `staged`: through the same page cache, but from mappings; for tests. `automatic`: as the environment variable
+// GPU4FS_DEVICE_ACCESS says, else mapped.
+enum class DeviceAccess { automatic, mapped, staged, direct };
 
 // What a restarted mount knows about its dead engines; its status shows it.
 struct EngineHistory {
@@ -40,7 +41,7 @@ struct ServerOptions {
   unsigned commit_interval_s = 5;  // longest time until a change becomes durable by itself; 0: never
   bool discard = true;             // memory of free regions on tmpfs returns to the system
   DeviceAccess device_access = DeviceAccess::automatic;
-  u64 page_cache_bytes = 0;       // of staged devices; 0: the least that works
+  u64 page_cache_bytes = 0;       // of devices that are not mapped; 0: depending on the memory
   u64 cache_bytes = 0;            // metadata pages held in engine memory; 0: depending on the memory
   bool ignore_log = false;        // read-only: the pool as of its newest checkpoint
   bool drop_damaged_log = false;  // continue although acknowledged operations in the log cannot be read

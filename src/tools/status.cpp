@@ -68,6 +68,7 @@ void print_mounted(const std::string& mountpoint, const JsonValue& status) {
   fmt::print("mounted     {}{}, for {}\n", format::escape_name(mountpoint),
              status["read_only"].boolean ? " read-only" : "", duration_text(status["uptime_seconds"].number));
   fmt::print("engine      {} ({})\n", status["engine"].text, status["engine_reason"].text);
+  fmt::print("devices     {}\n", status["device_access"].text);
   if (count_of(status["engine_restarts"]) != 0) {
     fmt::print("restarts    {}, the last at {}, because the engine died: {}\n", count_of(status["engine_restarts"]),
                format::time_text(format::encode_time(static_cast<i64>(count_of(status["engine_last_restart"])), 0)),

@@ -27,13 +27,15 @@ inline constexpr std::uint64_t rebuild_pages_max = 16384;  // of one command
 struct RebuildTarget {
   // Of its later superblocks. A new UUID replaces the member's in all of them.
   format::DevicePart part;
-  std::uint64_t base;  // of its mapping, in the engine's address space
+  std::uint64_t base;  // of its mapping, in the engine's address space; 0: it has none
   std::uint64_t mapped_bytes;
   std::uint64_t stack;  // for an engine of threads: its layers, 0: none
   std::uint32_t needs_flush;
   std::uint32_t file_number;  // contained in the report if the device is lost (UpcallKind::device_lost)
+  std::uint32_t device_kind;  // device::DeviceKind
+  std::uint32_t reserved;
 };
-static_assert(sizeof(RebuildTarget) == 160);
+static_assert(sizeof(RebuildTarget) == 168);
 
 // Of the result of `pages`, in pages of 4 KiB.
 enum class RebuildCount : std::uint32_t {

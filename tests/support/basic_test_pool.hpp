@@ -283,6 +283,7 @@ class BasicTestPool {
     target.part = opened.part;
     target.base = reinterpret_cast<std::uintptr_t>(device.base);
     target.mapped_bytes = device.size_bytes;
+    target.device_kind = static_cast<std::uint32_t>(device.kind);
     target.stack = reinterpret_cast<std::uintptr_t>(device.stack);
     target.needs_flush = mounted_->devices[index].needs_flush;
     target.file_number = replacement_count_;

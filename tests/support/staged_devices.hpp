@@ -12,7 +12,7 @@
 namespace gpu4fs::test {
 
 inline bool wants_staged_devices() {
-  return session::stages_devices(session::DeviceAccess::automatic);
+  return session::resolve_access(session::DeviceAccess::automatic) != session::DeviceAccess::mapped;
 }
 
 // Gives the devices this form, with as few frames as possible. `holders`: workers that use them at the same time. The

@@ -82,7 +82,12 @@ GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
 GPU4FS_FN inline Status may_install_device(Engine& engine, u32 index, const wire::RebuildTarget& target) {
   const raid::LogicalSpace& space = engine.fs.space;
   GPU4FS_CHECK_LT(index, raid::device_count_of(space));
-  if (target.base == 0 || target.part.device_index != index || target.part.size_bytes > target.mapped_bytes) {
+  const bool is_staged = target.device_kind == static_cast<u32>(device::DeviceKind::staged);
+  if (!is_staged && (target.base == 0 || target.device_kind != static_cast<u32>(device::DeviceKind::memory))) {
+    return Status::invalid_argument;
+  }
+  if (is_staged && space.staged == nullptr) return Status::invalid_argument;
+  if (target.part.device_index != index || target.part.size_bytes > target.mapped_bytes) {
     return Status::invalid_argument;
   }
   const raid::DeviceHealth& health = *space.health;
@@ -110,6 +115,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void install_device(Engine& engine, u32 index, 
   raid::LogicalSpace& space = fs.space;
   raid::DeviceHealth& health = *space.health;
   device::Device& device = space.devices[index];
+  device.kind = static_cast<device::DeviceKind>(target.device_kind);
+  device.staged = device.kind == device::DeviceKind::staged ? space.staged : nullptr;
+  if (device.staged != nullptr) space.pages_apart = 1;
   device.base = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(target.base));
   device.size_bytes = target.mapped_bytes;
   device.needs_flush = target.needs_flush;

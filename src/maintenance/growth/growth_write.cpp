@@ -48,8 +48,7 @@ void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState&
       accessible = false;
     }
     if (setup.gpu == nullptr) continue;
-    const Status mapped =
-        setup.host->map_memory(file.base() + column.offset_bytes(), pool::header_front_bytes(chunk.descriptor));
+    const Status mapped = setup.reach(file, column.offset_bytes(), pool::header_front_bytes(chunk.descriptor));
     if (mapped != Status::ok) throw pool::PoolError(mapped, "a chunk's header cannot be registered with the GPU");
   }
   const u64 slot_checksum = write_header_areas(mounted_.pool, chunk);

@@ -39,6 +39,14 @@ u32 PoolGrower::index_of_new_device() const {
   return static_cast<u32>(vacant - devices.begin());
 }
 
+void PoolGrower::prepare_access(u32 index, device::MappedFile& file) {
+  try {
+    mounted_.setup.prepare_access(index, file);
+  } catch (const device::DeviceError& error) {
+    throw pool::PoolError(Status::io_error, error.what());
+  }
+}
+
 u32 PoolGrower::add_device(const std::string& path, bool force) {
   const std::lock_guard guard(one_at_a_time_);
   require_all_devices();
@@ -52,9 +60,10 @@ u32 PoolGrower::add_device(const std::string& path, bool force) {
     if (!registration.possible)
       throw pool::PoolError(Status::gpu_error, fmt::format("{}: {}", path, registration.reason));
     const format::DevicePart& part = prepared.opened.part;
-    const Status mapped = setup.host->map_memory(prepared.file.base(), part.chunk_area_offset);
+    const Status mapped = setup.reach(prepared.file, 0, part.chunk_area_offset);
     if (mapped != Status::ok) throw pool::PoolError(mapped, path + ": cannot be registered with the GPU");
   }
+  prepare_access(index, prepared.file);
   Plan plan;
   plan.joining = plan.maps_changed = u64{1} << index;
   const auto first = std::find_if(pool.chunks.begin(), pool.chunks.end(),

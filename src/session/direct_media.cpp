@@ -1,0 +1,54 @@
+#include "session/direct_media.hpp"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "fmt/format.h"
+
+namespace gpu4fs::session {
+namespace {
+
+// A descriptor of its own: direct accesses are a property of the open file description. The file is locked already.
+int open_again(const device::MappedFile& file) {
+  const std::string link = fmt::format("/proc/self/fd/{}", file.descriptor());
+  const int descriptor = ::open(link.c_str(), (file.read_only() ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+  if (descriptor < 0) device::fail_medium(file.path(), "cannot be opened for direct access", errno);
+  return descriptor;
+}
+
+}  // namespace
+
+DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memory, bool producer_can_wake)
+    : queue_(device::build_io_queue(allocator, slot_count, memory, producer_can_wake)),
+      shared_(static_cast<device::IoQueueShared*>(memory.host)),
+      media_(device_count_max) {}
+
+bool DirectMedia::can_serve(const device::MappedFile& file) {
+  return !file.is_absent() && file.descriptor() >= 0 && file.medium() != device::MediumKind::hugetlbfs;
+}
+
+void DirectMedia::set(u32 device, device::MappedFile& file) {
+  GPU4FS_CHECK_LT(device, media_.size());
+  GPU4FS_CHECK(can_serve(file));
+  auto medium = std::make_unique<block::BlockMedium>(block::BlockMedium::adopt(
+      open_again(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
+  file.unmap();
+  if (controller_ != nullptr) controller_->set_medium(device, medium.get());
+  std::swap(media_[device], medium);
+  if (medium != nullptr) retired_.push_back(std::move(medium));
+}
+
+void DirectMedia::start(std::vector<block::MemoryRange> memory) {
+  GPU4FS_CHECK(controller_ == nullptr);
+  std::vector<const block::BlockMedium*> media;
+  for (const auto& medium : media_) media.push_back(medium.get());
+  block::ControllerOptions options;
+  options.memory = std::move(memory);
+  controller_ = block::start_controller(*shared_, media, std::move(options));
+}
+
+}  // namespace gpu4fs::session

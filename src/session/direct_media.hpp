@@ -1,0 +1,52 @@
+// The media of devices that are not mapped, with the threads that read and write them. Host only.
+//
+// The engine puts requests into an I/O queue (device/queue/io_queue_types.hpp), which a controller serves.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/host/engine_allocator.hpp"
+#include "base/types.hpp"
+#include "block/block_medium.hpp"
+#include "block/controller.hpp"
+#include "device/memory/mapped_file.hpp"
+#include "device/queue/io_queue_build.hpp"
+
+namespace gpu4fs::session {
+
+class DirectMedia {
+ public:
+  static constexpr u32 slot_count = 4096;  // of the queue
+
+  // `memory`: of the queue, device::io_queue_shared_bytes(slot_count); it outlives the object.
+  DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memory, bool producer_can_wake);
+  DirectMedia(const DirectMedia&) = delete;
+  DirectMedia& operator=(const DirectMedia&) = delete;
+
+  // Whether a controller can access the medium. hugetlbfs has no calls that write, and anonymous memory has no file.
+  static bool can_serve(const device::MappedFile& file);
+
+  // Unmaps the file, which becomes the medium of the device. Nothing is in flight for the medium before, which stays
+  // open. DeviceError: it cannot be opened.
+  void set(u32 device, device::MappedFile& file);
+
+  // Once, when media have been set. `memory`: of most requests. DeviceError.
+  void start(std::vector<block::MemoryRange> memory);
+
+  device::IoQueue* queue() { return queue_; }  // engine memory
+  // What serves the queue: one line for people.
+  std::string describe() const { return controller_->describe(); }
+  // Of a device: what failed first, or "".
+  std::string first_error(u32 device) const { return controller_->first_error(device); }
+
+ private:
+  device::IoQueue* queue_;
+  device::IoQueueShared* shared_;
+  std::vector<std::unique_ptr<block::BlockMedium>> media_;    // by device, null: it is mapped
+  std::vector<std::unique_ptr<block::BlockMedium>> retired_;  // of devices that were replaced
+  std::unique_ptr<block::Controller> controller_;
+};
+
+}  // namespace gpu4fs::session
