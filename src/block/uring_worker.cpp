@@ -77,9 +77,9 @@ void UringWorker::issue_all(Uring& ring) {
     if (!batch_.next(&operation.group)) break;
     empty_looks_ = 0;
     if (needs_thread(operation.group)) {
-      controller_.blocking_.add([this, group = std::exchange(operation.group, {})]() mutable {
-        controller_.serve(&group);
-        device::announce_completions(controller_.shared());
+      controller_.blocking_.add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
+        controller.serve(&group);
+        device::announce_completions(controller.shared());
       });
       continue;
     }
@@ -211,9 +211,9 @@ void UringWorker::handle(Uring& ring, u32 index, i32 result) {
 void UringWorker::end_operation(u32 index, int error) {
   RequestGroup& group = operations_[index].group;
   if (Controller::is_tried_apart(group, error)) {
-    controller_.blocking_.add([this, apart = std::exchange(group, {})] {
-      controller_.carry_out_apart(apart);
-      device::announce_completions(controller_.shared());
+    controller_.blocking_.add([&controller = controller_, apart = std::exchange(group, {})] {
+      controller.carry_out_apart(apart);
+      device::announce_completions(controller.shared());
     });
   } else {
     controller_.finish(group, error);
