@@ -365,7 +365,7 @@ TEST_P(PagesApart, PagesWithoutAGoodCopyStayAsTheyAre) {
       for (u64 page = 64; page < 84; ++page) std::memset(medium(page, lost), 0xee, page_size);
       for (u32 copy = 0; copy < lost; ++copy) medium(70, copy)[9] ^= 1;
     });
-    const RebuildOutcome outcome = call(g, [&] { return rebuild_copies(g, space(), 0, 64, 20, false); });
+    const RebuildOutcome outcome = call(g, [&] { return rebuild_copies(g, space(), 0, 64, 20, true); });
     on_leader(g, [&] {
       EXPECT_EQ(wire::rebuild_count(outcome.counts, wire::RebuildCount::unverified), 1u);
       const u32 lost = chunk().copy_count - 1;
