@@ -101,8 +101,17 @@ void Controller::take_one(RequestBatch* batch, u32 slot, bool is_released) {
   }
   if (status == Status::ok) return batch->add(slot, request);
   counters_.add(request.operation, 1, 0, true);
-  device::complete(shared_, slot, status);
+  complete(slot, status);
+  announce();
+}
+
+void Controller::complete(u32 slot, Status status) {
+  if (device::complete(shared_, slot, status)) has_reports_.store(true, std::memory_order_release);
+}
+
+void Controller::announce() {
   device::announce_completions(shared_);
+  if (options_.on_reports && has_reports_.exchange(false, std::memory_order_acq_rel)) options_.on_reports();
 }
 
 Status Controller::unusable(const IoRequest& request) const {
@@ -123,7 +132,7 @@ void Controller::finish(const RequestGroup& group, int error) {
                             ? status_of_error(group.operation, error)
                             : GPU4FS_MUTANT(end_of_medium_is_no_error, Status::medium_error, Status::ok);
   counters_.add(group.operation, group.slots.size(), group.length, error != 0);
-  for (const u32 slot : group.slots) device::complete(shared_, slot, status);
+  for (const u32 slot : group.slots) complete(slot, status);
 }
 
 bool Controller::is_tried_apart(const RequestGroup& group, int error) {

@@ -20,6 +20,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,6 +54,7 @@ struct ControllerOptions {
   u32 depth = 128;                        // operations in flight of each thread with io_uring
   u64 merge_bytes_max = 256 * page_size;  // of one operation
   u64 transfer_bytes_max = u64{1} << 30;  // of one call of the system
+  std::function<void()> on_reports;       // called after requests were reported (device::take_report()); any thread
   std::vector<MemoryRange> memory;        // most requests have their memory here: it is registered with the kernel
   RequestFaults* faults = nullptr;        // for tests
 };
@@ -95,6 +97,8 @@ class Controller {
   bool has_requests() const;
   // As device::may_sleep(), and nothing was released by the faults.
   bool may_sleep(u32 consumer, bool polls) const;
+  // After finish(), once for several operations.
+  void announce();
   // Of an operation that was carried out; `error`: 0, an errno or error_of_end. The caller announces the completions.
   void finish(const RequestGroup& group, int error);
   // The operation failed as a whole, and its requests are to be tried alone. Flushes of several requests are one.
@@ -112,6 +116,7 @@ class Controller {
  private:
   Status unusable(const device::IoRequest& request) const;
   void take_one(RequestBatch* batch, u32 slot, bool is_released);
+  void complete(u32 slot, Status status);
   // Returns as for finish().
   int carry_out(RequestGroup* group);
   void note_error(const RequestGroup& group, int error);
@@ -122,6 +127,7 @@ class Controller {
   ControllerOptions options_;
   std::array<std::atomic<const BlockMedium*>, device_count_max> mediums_;
   std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> has_reports_{false};
   u32 doorbell_count_ = 0;
   IoCounters counters_;
   mutable std::mutex error_mutex_;

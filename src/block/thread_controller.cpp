@@ -64,7 +64,7 @@ void ThreadController::run(u32 number) {
       // This thread is busy now. Another one takes the rest, or polls.
       if (has_work() || device::must_poll(shared())) device::wake_consumer(shared());
       serve(&group);
-      device::announce_completions(shared());
+      announce();
     } else if (is_stopping() && !has_work()) {
       return;
     } else {

@@ -79,7 +79,7 @@ void UringWorker::issue_all(Uring& ring) {
     if (needs_thread(operation.group)) {
       controller_.blocking_.add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
         controller.serve(&group);
-        device::announce_completions(controller.shared());
+        controller.announce();
       });
       continue;
     }
@@ -190,7 +190,7 @@ void UringWorker::reap(Uring& ring) {
     }
     ::io_uring_cq_advance(ring.get(), count);
   }
-  if (in_flight() != in_flight_before) device::announce_completions(controller_.shared());
+  if (in_flight() != in_flight_before) controller_.announce();
 }
 
 void UringWorker::handle(Uring& ring, u32 index, i32 result) {
@@ -213,7 +213,7 @@ void UringWorker::end_operation(u32 index, int error) {
   if (Controller::is_tried_apart(group, error)) {
     controller_.blocking_.add([&controller = controller_, apart = std::exchange(group, {})] {
       controller.carry_out_apart(apart);
-      device::announce_completions(controller.shared());
+      controller.announce();
     });
   } else {
     controller_.finish(group, error);

@@ -35,7 +35,7 @@ inline constexpr u32 no_line = ~u32{0};
 
 struct alignas(16) Line {
   u64 word;  // atomic, LineWord
-  u64 link;  // of whoever moves the bytes; the table does not use it
+  u64 link;  // atomic; of whoever moves the bytes (device/staged/detached_io.hpp); the table does not use it
 };
 
 // How pages were found: each call of pin() counts once. Each set counts for itself, so workers that use different pages

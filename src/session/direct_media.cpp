@@ -42,12 +42,13 @@ void DirectMedia::set(u32 device, device::MappedFile& file) {
   if (medium != nullptr) retired_.push_back(std::move(medium));
 }
 
-void DirectMedia::start(std::vector<block::MemoryRange> memory) {
+void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports) {
   GPU4FS_CHECK(controller_ == nullptr);
   std::vector<const block::BlockMedium*> media;
   for (const auto& medium : media_) media.push_back(medium.get());
   block::ControllerOptions options;
   options.memory = std::move(memory);
+  options.on_reports = std::move(on_reports);
   controller_ = block::start_controller(*shared_, media, std::move(options));
 }
 

@@ -3,6 +3,7 @@
 // The engine puts requests into an I/O queue (device/queue/io_queue_types.hpp), which a controller serves.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,8 +33,9 @@ class DirectMedia {
   // open. DeviceError: it cannot be opened.
   void set(u32 device, device::MappedFile& file);
 
-  // Once, when media have been set. `memory`: of most requests. DeviceError.
-  void start(std::vector<block::MemoryRange> memory);
+  // Once, when media have been set. `memory`: of most requests. `on_reports`: see block::ControllerOptions.
+  // DeviceError.
+  void start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports);
 
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.

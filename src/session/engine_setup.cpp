@@ -16,6 +16,7 @@
 #include "base/random.hpp"
 #include "device/staged/staged_build.hpp"
 #include "engine/engine_build.hpp"
+#include "engine/wake.hpp"
 #include "fmt/format.h"
 #include "pool/chunk_reach.hpp"
 #include "pool/logical_space/logical_space.hpp"
@@ -224,9 +225,9 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
                              EngineSetup& setup, const EngineShape& shape) {
   engine::EngineImage image = engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
   if (shape.page_cache_frames != 0) {
-    setup.staged = device::build_staged_devices(allocator, nullptr, shape.page_cache_frames,
-                                                engine::worker_memory_count(shape.config),
-                                                setup.direct != nullptr ? setup.direct->queue() : nullptr);
+    setup.staged = device::build_staged_devices(
+        allocator, nullptr, shape.page_cache_frames, engine::worker_memory_count(shape.config),
+        setup.direct != nullptr ? setup.direct->queue() : nullptr, DirectMedia::slot_count);
   }
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
@@ -269,10 +270,11 @@ void open_directly(EngineSetup& setup) {
 }
 
 // The threads run before the engine does.
-void start_direct_media(EngineSetup& setup) {
+void start_direct_media(EngineSetup& setup, engine::Engine* engine) {
   if (setup.direct == nullptr) return;
   const cache::Cache& frames = setup.staged->cache;
-  setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}});
+  setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}},
+                      [engine] { engine::wake_workers(*engine, 1); });
 }
 
 void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
@@ -291,7 +293,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
                                        {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
                                         page_cache_frames(options, workers + staged_lender_max)});
-  start_direct_media(setup);
+  start_direct_media(setup, built);
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 

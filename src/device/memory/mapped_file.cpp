@@ -205,7 +205,8 @@ void MappedFile::reserve_range(u64 offset, u64 length) const {
 bool MappedFile::populate_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
-  if (length == 0 || !is_mapped()) return true;
+  if (length == 0) return true;
+  if (!is_mapped()) return false;
   const u64 begin = align_down(offset, page_bytes_);
   return madvise(base_ + begin, offset + length - begin, read_only_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0;
 }

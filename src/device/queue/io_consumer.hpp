@@ -12,7 +12,6 @@
 // has enough to do, calls wake_consumer() for the others.
 #pragma once
 
-
 #include <climits>
 
 #include "base/atomics.hpp"
@@ -42,12 +41,19 @@ inline const IoRequest& request_of(const IoQueueShared& shared, u32 slot) {
   return detail::io_slots(const_cast<IoQueueShared*>(&shared), shared.slot_count)[slot].request;
 }
 
-// The slot is the producer's afterwards. Whoever completes slots calls announce_completions() soon.
-inline void complete(IoQueueShared& shared, u32 slot, Status status) {
+// The slot is the producer's afterwards. Whoever completes slots calls announce_completions() soon. True: it was
+// reported, so somebody has to look for reports (take_report()).
+inline bool complete(IoQueueShared& shared, u32 slot, Status status) {
   GPU4FS_CHECK_LT(slot, shared.slot_count);
   IoSlot& completed = detail::io_slots(&shared, shared.slot_count)[slot];
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::system>(&completed.status)), io_pending);
+  // The slot is taken from the report, so this is still its request afterwards.
+  const bool reports = completed.request.reports != 0;
   store<Order::release, Scope::system>(&completed.status, static_cast<u32>(status));
+  if (!reports) return false;
+  const u64 position = fetch_add<Order::relaxed, Scope::system>(&shared.report_tail, u64{1});
+  detail::report_cells(&shared, shared.slot_count).put(position, slot);
+  return true;
 }
 
 namespace detail {

@@ -39,17 +39,26 @@ struct IoProgress {
   Status status;  // if it is not pending
 };
 
-// Publishes a request. Returns its slot, or no_io_slot if there is none; never waits. Whoever submits requests calls
-// ring() before it waits for them.
-GPU4FS_FN inline u32 submit(IoQueue& queue, const IoRequest& request) {
-  detail::check_request(request);
+// A slot whose request is not published yet: it is pending. no_io_slot: there is none. Never waits.
+GPU4FS_FN inline u32 take_slot(IoQueue& queue) {
   u32 slot = 0;
   if (!queue.free_slots.pop(&slot)) return no_io_slot;
-  IoSlot& filled = detail::io_slot(queue, slot);
-  filled.request = request;
-  store<Order::relaxed, Scope::system>(&filled.status, io_pending);
+  store<Order::relaxed, Scope::system>(&detail::io_slot(queue, slot).status, io_pending);
+  return slot;
+}
+
+// The request of a slot from take_slot(). Whoever publishes requests calls ring() before it waits for them.
+GPU4FS_FN inline void publish(IoQueue& queue, u32 slot, const IoRequest& request) {
+  detail::check_request(request);
+  detail::io_slot(queue, slot).request = request;
   const u64 position = fetch_add<Order::relaxed, Scope::engine>(&queue.tail, u64{1});
   detail::io_cells(queue.shared, queue.slot_count).put(position, slot);
+}
+
+// Both together. Returns the slot, or no_io_slot if there is none; never waits.
+GPU4FS_FN inline u32 submit(IoQueue& queue, const IoRequest& request) {
+  const u32 slot = take_slot(queue);
+  if (slot != no_io_slot) publish(queue, slot, request);
   return slot;
 }
 
@@ -77,6 +86,11 @@ GPU4FS_FN inline IoProgress poll(const IoQueue& queue, u32 slot) {
 GPU4FS_FN inline void release(IoQueue& queue, u32 slot) {
   GPU4FS_CHECK_NE((load<Order::relaxed, Scope::system>(&detail::io_slot(queue, slot).status)), io_pending);
   queue.free_slots.push(slot);
+}
+
+// A slot whose request has completed and reports it; it is the caller's. False: there is none.
+GPU4FS_FN inline bool take_report(IoQueue& queue, u32* slot) {
+  return detail::report_cells(queue.shared, queue.slot_count).pop(&queue.report_head, slot);
 }
 
 }  // namespace gpu4fs::device

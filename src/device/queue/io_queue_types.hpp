@@ -9,6 +9,9 @@
 // the producers compete for slots and positions, and IoQueueShared in host memory, where each word has one writer or is
 // accessed by threads of the host alone. All producers run on one processor.
 //
+// Requests that nobody waits for report their completion: the number of the slot gets into a second list of cells, from
+// which any producer takes it (take_report()).
+//
 // Memory order. The consumer that has popped a slot sees what its producer stored before submit(), also in the memory
 // of the request. Whoever sees that a slot has completed, by poll(), sees what the controller stored into this memory.
 // The scope of these two steps is the system. What only producers share has the scope of the engine.
@@ -40,9 +43,11 @@ struct alignas(64) IoSlot {
   u32 status;         // atomic: io_pending of the producer before it is published, then a Status of the consumer
 };
 
-// Zeroed memory with slot_count is an empty queue without consumers. The cells and then the slots follow it.
+// Zeroed memory with slot_count is an empty queue without consumers. The cells of requests, those of reports, and the
+// slots follow it.
 struct IoQueueShared {
   alignas(cache_line) u64 head;  // atomic, of consumers: position of the first request that was not taken
+  u64 report_tail;               // atomic, of consumers: the next position of a report
 
   // Atomic; of consumers, and of producers on the host. Bit i: consumer i sleeps or is about to, and nobody has begun
   // to wake it.
@@ -59,10 +64,11 @@ struct IoQueueShared {
 
 struct IoQueue {
   FreeList free_slots;
-  alignas(cache_line) u64 tail;  // atomic: the next position
-  IoQueueShared* shared;         // as producers address it
-  u32 slot_count;                // as in `shared`
-  u32 producer_can_wake;         // 1: producers are threads of this process, and ring() wakes a sleeping consumer
+  alignas(cache_line) u64 tail;         // atomic: the next position
+  alignas(cache_line) u64 report_head;  // atomic: position of the first report that was not taken
+  IoQueueShared* shared;                // as producers address it
+  u32 slot_count;                       // as in `shared`
+  u32 producer_can_wake;  // 1: producers are threads of this process, and ring() wakes a sleeping consumer
 };
 
 static_assert(std::is_trivially_copyable_v<IoQueue> && std::is_trivially_copyable_v<IoQueueShared>);
@@ -70,7 +76,7 @@ static_assert(sizeof(IoQueueShared) % alignof(IoSlot) == 0);
 
 // `slot_count`: a power of two from 8 on.
 GPU4FS_FN constexpr u64 io_queue_shared_bytes(u32 slot_count) {
-  return sizeof(IoQueueShared) + u64{slot_count} * (sizeof(u64) + sizeof(IoSlot));
+  return sizeof(IoQueueShared) + u64{slot_count} * (2 * sizeof(u64) + sizeof(IoSlot));
 }
 
 namespace detail {
@@ -81,8 +87,11 @@ using IoCells = PositionedCells<Scope::system>;
 GPU4FS_FN inline IoCells io_cells(IoQueueShared* shared, u32 slot_count) {
   return {reinterpret_cast<u64*>(shared + 1), slot_count};
 }
+GPU4FS_FN inline IoCells report_cells(IoQueueShared* shared, u32 slot_count) {
+  return {reinterpret_cast<u64*>(shared + 1) + slot_count, slot_count};
+}
 GPU4FS_FN inline IoSlot* io_slots(IoQueueShared* shared, u32 slot_count) {
-  return reinterpret_cast<IoSlot*>(reinterpret_cast<u64*>(shared + 1) + slot_count);
+  return reinterpret_cast<IoSlot*>(reinterpret_cast<u64*>(shared + 1) + 2 * u64{slot_count});
 }
 
 }  // namespace detail

@@ -40,7 +40,7 @@ struct IoRequest {
   u32 device;    // index in the pool
   u64 offset;    // on the medium, a multiple of page_size; flush: 0
   u32 length;    // a multiple of page_size, not 0; flush: 0
-  u32 reserved;  // 0
+  u32 reports;   // 1: the completion is put into the queue's list of reports, and its slot is released from there
   void* memory;  // read and write: aligned to page_size, and the host can access it; others: null
 };
 

@@ -19,6 +19,8 @@
 #include "cache/pin.hpp"
 #include "cache/write_back.hpp"
 #include "device/device_state.hpp"
+#include "device/queue/io_wait.hpp"
+#include "device/staged/detached_io.hpp"
 #include "device/staged/medium_io.hpp"
 #include "device/staged/pins.hpp"
 #include "device/staged/staged_types.hpp"
@@ -49,11 +51,38 @@ GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32
   return status;
 }
 
+// All lines of a set are in use or in flight.
+GPU4FS_FN GPU4FS_NOINLINE inline void help_set(const StagedDevices& staged, cache::PageKey key) {
+  const u32 first = cache::set_of(staged.cache, key) * staged.cache.set_size;
+  for (u32 i = 0; i < staged.cache.set_size; ++i) help_line(staged, first + i);
+}
+
+// The line is loading. Waits a while, or until some request has completed. `attempts`: how often the caller has waited
+// for it already.
+GPU4FS_FN GPU4FS_NOINLINE inline void await_line(const StagedDevices& staged, u32 line, u32 attempts) {
+#if !GPU4FS_DEVICE_CODE
+  constexpr u32 short_waits = 16;
+  constexpr u64 long_wait_ns = 200000;  // somebody may store into the page, and completes no request
+  if (staged.queue != nullptr && attempts >= short_waits) {
+    const u32 seen = completion_count(*staged.queue);
+    help_line(staged, line);
+    if (cache::peek(cache::line_at(staged.cache, line)).is_loading()) {
+      wait_for_any_completion(*staged.queue, seen, long_wait_ns);
+    }
+    return;
+  }
+#endif
+  (void)attempts;
+  backoff(1000);
+  help_line(staged, line);
+}
+
 // One lane. Status: that of the medium; then nothing is pinned. A read of a page that the worker itself will write is
 // answered medium_error: there is no content.
 GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offset, u64 length, cache::PinMode mode) {
   const cache::PageKey key = key_of(device, offset, length);
   const StagedDevices& staged = *device.staged;
+  u32 loading_attempts = 0;
   for (u32 full_set_attempts = 0;;) {
     const cache::PinResult pinned = cache::pin(Lane{}, staged.cache, key, mode);
     switch (pinned.outcome) {
@@ -73,13 +102,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offse
       case cache::PinOutcome::no_room:
         GPU4FS_CHECK_LT(full_set_attempts, full_set_attempts_max);
         ++full_set_attempts;
+        help_set(staged, key);
         backoff(1000);
         break;
       case cache::PinOutcome::loading:
         if (has_pin(staged, pinned.line)) {
           return mode == cache::PinMode::overwrite ? Status::ok : Status::medium_error;
         }
-        backoff(1000);
+        await_line(staged, pinned.line, loading_attempts);
+        ++loading_attempts;
         break;
     }
   }

@@ -17,13 +17,28 @@ constexpr u32 staged_frames_min(u32 worker_count) {
   return static_cast<u32>(frames);
 }
 
+namespace detail {
+
+// Half of the slots are left to those who wait, and three quarters of the frames to those who hold pins.
+inline void build_detached(EngineAllocator& allocator, StagedDevices& staged, u32 slot_count) {
+  GPU4FS_CHECK_GT(slot_count, 0u);
+  const u64 bytes = u64{slot_count} * sizeof(DetachedRequest);
+  staged.detached = static_cast<DetachedRequest*>(allocator.allocate(bytes, cache_line));
+  allocator.zero(staged.detached, bytes);
+  staged.detached_count = static_cast<u32*>(allocator.allocate(sizeof(u32), cache_line));
+  allocator.zero(staged.detached_count, sizeof(u32));
+  staged.detached_max = minimum(slot_count / 2, staged.cache.line_count / 4);
+}
+
+}  // namespace detail
+
 // The answer is engine memory, for Device::staged and LogicalSpace::staged. Numbers of workers are below
 // `worker_count`. On the host, at most as many of them work at the same time as there are frames for
 // (staged_frames_min()), but one may. Kernels need frames for all.
 // `devices`: the pool's, by index; set_staged_devices() may name them later.
-// `queue`: of devices that are not mapped; null: there are none.
+// `queue`, with so many slots: of devices that are not mapped; null: there are none.
 inline StagedDevices* build_staged_devices(EngineAllocator& allocator, const Device* devices, u32 frame_count,
-                                           u32 worker_count, IoQueue* queue = nullptr) {
+                                           u32 worker_count, IoQueue* queue = nullptr, u32 queue_slot_count = 0) {
   GPU4FS_CHECK_GT(worker_count, 0u);
   GPU4FS_CHECK_GE(frame_count, 2 * pin_list_capacity);
   const u64 pin_bytes = u64{worker_count} * sizeof(PinList);
@@ -31,6 +46,7 @@ inline StagedDevices* build_staged_devices(EngineAllocator& allocator, const Dev
   staged.cache = cache::build_cache(allocator, frame_count);
   staged.devices = devices;
   staged.queue = queue;
+  if (queue != nullptr) detail::build_detached(allocator, staged, queue_slot_count);
   staged.pins = static_cast<PinList*>(allocator.allocate(pin_bytes, alignof(PinList)));
   allocator.zero(staged.pins, pin_bytes);
   staged.pages = static_cast<u8*>(allocator.allocate(u64{worker_count} * page_size, page_size));

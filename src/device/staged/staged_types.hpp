@@ -45,17 +45,29 @@ struct WriteErrors {
 
 struct IoQueue;  // device/queue/io_queue_types.hpp
 
+inline constexpr u32 no_io_owner = ~u32{0};
+
+// A request that nobody waits for, by slot of the queue (staged/detached_io.hpp).
+struct DetachedRequest {
+  u32 line;
+  u32 generation;  // of the slot: it grows with each use
+  u32 owner;       // who is told, a number of the code above; no_io_owner: nobody
+  u32 is_write;
+};
+
 struct StagedDevices {
   cache::Cache cache;
-  IoQueue* queue;         // of devices that are not mapped; null: there is none
-  const Device* devices;  // of the pool, by index
-  PinList* pins;          // by worker
-  u8* pages;              // by worker: a page of engine memory for transfers
+  IoQueue* queue;             // of devices that are not mapped; null: there is none
+  DetachedRequest* detached;  // by slot of the queue
+  u32* detached_count;        // atomic: requests that were not taken from the reports
+  const Device* devices;      // of the pool, by index
+  PinList* pins;              // by worker
+  u8* pages;                  // by worker: a page of engine memory for transfers
   WriteErrors* error_state;
+  u32 detached_max;
   u32 worker_count;
   u32 holder_max;  // workers that may hold pins at the same time
   u32 holders;     // atomic; only counted on the host (staged/worker.hpp)
-  u32 reserved;
 };
 
 static_assert(std::is_trivially_copyable_v<StagedDevices>);

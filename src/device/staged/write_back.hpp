@@ -1,12 +1,7 @@
 // Dirty frames of staged devices and their way to the medium.
 //
-// A write-back that fails loses its bytes: the frame counts as clean, so that it does not keep its place for ever, and
-// the first error of the device is kept. Each flush of the device answers it, until whoever can do without these bytes
-// calls forget_write_error(): the device was given up and filled again. So no flush answers ok for bytes that were
-// lost. Frames of a device that has failed are not written.
-//
-// The medium then has older bytes than the pool. Until it is decided whether the pool can do without the device, no
-// page of it is brought in (undecided_errors()).
+// A flush has many write-backs in flight, of media that are reached through an I/O queue (staged/detached_io.hpp).
+// Errors are those of staged/late_errors.hpp. Frames of a device that has failed are not written.
 #pragma once
 
 #include "base/access.hpp"
@@ -17,32 +12,13 @@
 #include "cache/eviction.hpp"
 #include "cache/write_back.hpp"
 #include "device/device_state.hpp"
+#include "device/queue/io_wait.hpp"
+#include "device/staged/detached_io.hpp"
+#include "device/staged/late_errors.hpp"
 #include "device/staged/medium_io.hpp"
 #include "device/staged/staged_types.hpp"
 
 namespace gpu4fs::device {
-
-// Of the first write-back that failed; ok: none.
-GPU4FS_FN inline Status write_error_of(const StagedDevices& staged, u32 device) {
-  GPU4FS_CHECK_LT(device, device_count_max);
-  return static_cast<Status>(load<Order::acquire, Scope::engine>(&staged.error_state->first[device]));
-}
-
-GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device) {
-  GPU4FS_CHECK_LT(device, device_count_max);
-  store<Order::release, Scope::engine>(&staged.error_state->first[device], static_cast<u32>(Status::ok));
-}
-
-// Devices with write-backs that failed and whose consequences nobody has drawn, one bit each.
-GPU4FS_FN inline u64 undecided_errors(const StagedDevices& staged) {
-  return load<Order::acquire, Scope::engine>(&staged.error_state->undecided);
-}
-
-// The consequences are drawn: the device has failed, or the pool cannot do without it. Pages are brought in again.
-GPU4FS_FN inline void end_decision(const StagedDevices& staged, u32 device) {
-  GPU4FS_CHECK_LT(device, device_count_max);
-  fetch_and<Order::release, Scope::engine>(&staged.error_state->undecided, ~(u64{1} << device));
-}
 
 // Whether a frame of some device is dirty, or was a moment ago.
 GPU4FS_FN inline bool has_dirty_frames(const StagedDevices& staged) {
@@ -53,13 +29,6 @@ GPU4FS_FN inline bool has_dirty_frames(const StagedDevices& staged) {
 }
 
 namespace detail {
-
-GPU4FS_FN inline void note_write_error(const StagedDevices& staged, u32 device, Status status) {
-  u32 seen = static_cast<u32>(Status::ok);
-  compare_exchange<Order::release, Scope::engine>(
-      &staged.error_state->first[device], seen, static_cast<u32>(GPU4FS_MUTANT(write_error_lost, status, Status::ok)));
-  fetch_or<Order::release, Scope::engine>(&staged.error_state->undecided, u64{1} << device);
-}
 
 // Of a line that the caller has begun to write back. One lane.
 GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, const cache::WriteBack& taken) {
@@ -73,21 +42,69 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, co
   cache::finish_write_back(staged.cache, taken.line, true);
 }
 
-// Writes the lines of the device that are dirty at this time.
+// The same, without waiting for the medium if there is room.
+GPU4FS_FN GPU4FS_NOINLINE inline void begin_line(const StagedDevices& staged, const cache::WriteBack& taken) {
+  const Device& device = staged.devices[taken.key.device];
+  if (!has_failed(device) && !has_mapping(device) &&
+      detach(staged, device, taken.key, taken.line, IoOperation::write, no_io_owner)) {
+    return;
+  }
+  write_line(staged, taken);
+}
+
+// Ends transfers of the device's pages [first_page, first_page + page_count) whose requests have completed. True: none
+// is in flight, except those that began meanwhile. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool end_transfers(Group g, const StagedDevices& staged, u32 device, u64 first_page,
+                                             u64 page_count) {
+  bool is_in_flight = false;
+  for (u32 line = g.rank(); line < staged.cache.line_count; line += Group::size()) {
+    const auto is_moving = [&] {
+      const cache::LineWord word = cache::peek(staged.cache.lines[line]);
+      return (word.is_writing() || word.is_loading()) && word.key().device == device &&
+             word.key().page - first_page < page_count;
+    };
+    if (!is_moving()) continue;
+    help_line(staged, line);
+    is_in_flight |= is_moving();
+  }
+  return !g.any(is_in_flight);
+}
+
+// Waits until some request has completed since `seen`, or for a while: lines may be written by others.
+GPU4FS_FN inline void await_some(const StagedDevices& staged, u32 seen) {
+#if !GPU4FS_DEVICE_CODE
+  constexpr u64 wait_ns = 1000000;
+  if (staged.queue != nullptr) return wait_for_any_completion(*staged.queue, seen, wait_ns);
+#endif
+  (void)staged, (void)seen;
+  backoff(1000);
+}
+
+GPU4FS_FN inline u32 completions_so_far(const StagedDevices& staged) {
+#if !GPU4FS_DEVICE_CODE
+  if (staged.queue != nullptr) return completion_count(*staged.queue);
+#endif
+  (void)staged;
+  return 0;
+}
+
+// Begins to write the lines of the device that are dirty at this time.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_dirty_lines(Group g, const StagedDevices& staged, u32 device) {
   for (u32 from = 0;;) {
     const cache::WriteBack taken = cache::take_dirty(g, staged.cache, device, from);
-    if (taken.line == cache::no_line) return;
+    if (taken.line == cache::no_line) break;
     on_leader(g, [&] {
       if (GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
-        write_line(staged, taken);
+        begin_line(staged, taken);
       } else {
         cache::finish_write_back(staged.cache, taken.line, true);
       }
     });
     from = taken.line + 1;
   }
+  if (staged.queue != nullptr) on_leader(g, [&] { ring_detached(staged); });
 }
 
 }  // namespace detail
@@ -97,9 +114,12 @@ GPU4FS_FN GPU4FS_NOINLINE void write_dirty_lines(Group g, const StagedDevices& s
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& staged, u32 device) {
   const auto write_until = [&](auto&& is_done) {
-    while (!on_leader(g, is_done)) {
+    for (;;) {
+      const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
+      if (on_leader(g, is_done)) return;
       detail::write_dirty_lines(g, staged, device);
-      cpu_relax();
+      if (detail::end_transfers(g, staged, device, 0, device_page_max)) continue;
+      on_leader(g, [&] { detail::await_some(staged, seen); });
     }
   };
   // A device without dirty frames costs no search.
@@ -122,9 +142,15 @@ GPU4FS_FN inline void look_at_medium(const StagedDevices& staged, u32 device, u6
 }
 
 // Removes the frames of the device's pages [first_page, first_page + page_count), whose content nobody needs any more.
-// Collective. Nobody announces accesses to these pages meanwhile, and no flush runs.
+// Collective. Nobody announces accesses to these pages meanwhile, and no flush runs. Waits for transfers that nobody
+// else waits for.
 template <class Group>
 GPU4FS_FN void forget_pages(Group g, const StagedDevices& staged, u32 device, u64 first_page, u64 page_count) {
+  for (;;) {
+    const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
+    if (detail::end_transfers(g, staged, device, first_page, page_count)) break;
+    on_leader(g, [&] { detail::await_some(staged, seen); });
+  }
   cache::forget(g, staged.cache, device, first_page, page_count);
 }
 

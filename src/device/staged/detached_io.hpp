@@ -1,0 +1,156 @@
+// Loads and write-backs of frames that nobody waits for: pages that will be needed soon, and pages that were written.
+//
+// Such a request owns its line while it is in flight: a line that is loading has its pin, and a line that is being
+// written has its count. The line's link names the slot of the request and the slot's generation. Whoever needs the
+// line looks at the slot, and may end the transfer of the line himself once the request has completed
+// (help_line()). The slot itself is released by whoever takes its report (take_completions()), after he has ended the
+// transfer if nobody else has. So a link never names a slot that has another request, and the exchange of the link by
+// zero decides who ends the transfer.
+//
+// Nothing here waits. A load that fails frees its line; whoever comes for the page loads it and gets the error. Errors
+// of write-backs are kept as those of others are (staged/late_errors.hpp).
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/group.hpp"
+#include "base/mutant.hpp"
+#include "base/status.hpp"
+#include "cache/pin.hpp"
+#include "cache/write_back.hpp"
+#include "device/device_state.hpp"
+#include "device/queue/io_queue.hpp"
+#include "device/staged/late_errors.hpp"
+#include "device/staged/queued_medium.hpp"
+#include "device/staged/staged_types.hpp"
+
+namespace gpu4fs::device {
+
+namespace detail {
+
+GPU4FS_FN constexpr u64 link_of(u32 slot, u32 generation) {
+  return u64{generation} << 32 | (u64{slot} + 1);
+}
+
+// Begins the transfer of a line that the caller has for it: loading, or being written. False: there is no room.
+GPU4FS_FN GPU4FS_NOINLINE inline bool detach(const StagedDevices& staged, const Device& device, cache::PageKey key,
+                                             u32 line, IoOperation operation, u32 owner) {
+  if (fetch_add<Order::relaxed, Scope::engine>(staged.detached_count, 1u) >= staged.detached_max) {
+    fetch_sub<Order::relaxed, Scope::engine>(staged.detached_count, 1u);
+    return false;
+  }
+  const u32 slot = take_slot(*staged.queue);
+  if (slot == no_io_slot) {
+    fetch_sub<Order::relaxed, Scope::engine>(staged.detached_count, 1u);
+    return false;
+  }
+  DetachedRequest& request = staged.detached[slot];
+  request.line = line;
+  request.owner = owner;
+  request.is_write = operation == IoOperation::write ? 1 : 0;
+  store<Order::release, Scope::engine>(&cache::line_at(staged.cache, line).link, link_of(slot, request.generation));
+  IoRequest published = page_request(device, operation, key.page, 1, cache::frame_of(staged.cache, line));
+  published.reports = 1;
+  publish(*staged.queue, slot, published);
+  return true;
+}
+
+// Ends the transfer of a line whose request has completed, once.
+GPU4FS_FN GPU4FS_NOINLINE inline void end_transfer(const StagedDevices& staged, u32 index, u64 link, Status status) {
+  cache::Line& line = cache::line_at(staged.cache, index);
+  u64 expected = link;
+  const bool is_callers = compare_exchange<Order::acq_rel, Scope::engine>(&line.link, expected, u64{0});
+  if (!is_callers) return;
+  // The transfer is the caller's: the word keeps its state and its page until it ends.
+  const cache::LineWord word = cache::peek(line);
+  const u32 device = word.key().device;
+  if (word.is_writing()) {
+    if (GPU4FS_MUTANT(detached_error_lost, status != Status::ok, false)) note_write_error(staged, device, status);
+    cache::finish_write_back(staged.cache, index, true);
+    return;
+  }
+  GPU4FS_CHECK(word.is_loading());
+  // The medium may lack what was stored last.
+  const bool is_good =
+      GPU4FS_MUTANT(failed_load_kept, status == Status::ok, true) && (undecided_errors(staged) >> device & 1) == 0;
+  cache::finish_load(staged.cache, index, is_good);
+  if (is_good) cache::unpin(staged.cache, index);
+}
+
+}  // namespace detail
+
+// If the line's transfer is detached and its request has completed, the transfer has ended afterwards. One lane.
+GPU4FS_FN GPU4FS_NOINLINE inline void help_line(const StagedDevices& staged, u32 index) {
+  if (staged.queue == nullptr) return;
+  const u64 link = load<Order::acquire, Scope::engine>(&cache::line_at(staged.cache, index).link);
+  if (link == 0) return;
+  const IoProgress progress = poll(*staged.queue, static_cast<u32>(link) - 1);
+  if (!progress.is_pending) detail::end_transfer(staged, index, link, progress.status);
+}
+
+// Begins to load a page that is in no frame. One lane. `owner` is told when the load has ended, by take_completions().
+// False: nothing was begun, because the page is there or on its way, or because there is no room.
+GPU4FS_FN GPU4FS_NOINLINE inline bool begin_detached_load(const Device& device, u64 page, u32 owner) {
+  const StagedDevices& staged = *device.staged;
+  if (detail::has_mapping(device) || !is_readable(device)) return false;
+  const cache::PageKey key{device.index, page};
+  if (cache::find(Lane{}, staged.cache, key).line != cache::no_line) return false;
+  const cache::PinResult pinned = cache::pin(Lane{}, staged.cache, key, cache::PinMode::read);
+  if (pinned.outcome == cache::PinOutcome::hit) cache::unpin(staged.cache, pinned.line);
+  if (pinned.outcome != cache::PinOutcome::must_load) return false;
+  if (detail::detach(staged, device, key, pinned.line, IoOperation::read, owner)) return true;
+  cache::finish_load(staged.cache, pinned.line, false);
+  return false;
+}
+
+// Begins to write a dirty page. One lane. False: it is clean, somebody else writes it, or there is no room.
+GPU4FS_FN GPU4FS_NOINLINE inline bool begin_detached_write(const StagedDevices& staged, u32 line, u32 owner) {
+  const cache::WriteBack taken = cache::begin_write_back(staged.cache, line);
+  if (taken.line == cache::no_line) return false;
+  const Device& device = staged.devices[taken.key.device];
+  if (!has_failed(device) && !detail::has_mapping(device) &&
+      detail::detach(staged, device, taken.key, line, IoOperation::write, owner)) {
+    return true;
+  }
+  cache::finish_write_back(staged.cache, line, false);
+  return false;
+}
+
+// The same for a page, if it is in a frame.
+GPU4FS_FN inline bool begin_detached_write(const Device& device, u64 page) {
+  if (detail::has_mapping(device)) return false;
+  const cache::FoundLine found = cache::find(Lane{}, device.staged->cache, {device.index, page});
+  return found.line != cache::no_line && begin_detached_write(*device.staged, found.line, no_io_owner);
+}
+
+// Requests were begun. Wakes threads that carry them out.
+GPU4FS_FN inline void ring_detached(const StagedDevices& staged) {
+  ring(*staged.queue);
+}
+
+// Whether there may be something to take.
+GPU4FS_FN inline bool has_detached(const StagedDevices& staged) {
+  return staged.queue != nullptr && load<Order::relaxed, Scope::engine>(staged.detached_count) != 0;
+}
+
+// Ends up to `count` transfers whose requests have completed, and calls tell(owner) for those that have one. One lane.
+// Returns how many ended.
+template <class Tell>
+GPU4FS_FN u32 take_completions(const StagedDevices& staged, u32 count, Tell&& tell) {
+  u32 done = 0;
+  for (u32 slot = 0; done < count && take_report(*staged.queue, &slot); ++done) {
+    DetachedRequest& request = staged.detached[slot];
+    const IoProgress progress = poll(*staged.queue, slot);
+    GPU4FS_CHECK(!progress.is_pending);
+    detail::end_transfer(staged, request.line, detail::link_of(slot, request.generation), progress.status);
+    const u32 owner = request.owner;
+    request.generation += GPU4FS_MUTANT(detached_generation_kept, 1u, 0u);
+    release(*staged.queue, slot);
+    fetch_sub<Order::release, Scope::engine>(staged.detached_count, 1u);
+    if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) tell(owner);
+  }
+  return done;
+}
+
+}  // namespace gpu4fs::device

@@ -1,0 +1,55 @@
+// Errors of write-backs, which the commands that stored the bytes do not see.
+//
+// A write-back that fails loses its bytes: the frame counts as clean, so that it does not keep its place for ever, and
+// the first error of the device is kept. Each flush of the device answers it, until whoever can do without these bytes
+// calls forget_write_error(): the device was given up and filled again. So no flush answers ok for bytes that were
+// lost. Frames of a device that has failed are not written.
+//
+// The medium then has older bytes than the pool. Until it is decided whether the pool can do without the device, no
+// page of it is brought in (undecided_errors()).
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/mutant.hpp"
+#include "base/status.hpp"
+#include "device/staged/staged_types.hpp"
+
+namespace gpu4fs::device {
+
+// Of the first write-back that failed; ok: none.
+GPU4FS_FN inline Status write_error_of(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  return static_cast<Status>(load<Order::acquire, Scope::engine>(&staged.error_state->first[device]));
+}
+
+GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  store<Order::release, Scope::engine>(&staged.error_state->first[device], static_cast<u32>(Status::ok));
+}
+
+// Devices with write-backs that failed and whose consequences nobody has drawn, one bit each.
+GPU4FS_FN inline u64 undecided_errors(const StagedDevices& staged) {
+  return load<Order::acquire, Scope::engine>(&staged.error_state->undecided);
+}
+
+// The consequences are drawn: the device has failed, or the pool cannot do without it. Pages are brought in again.
+GPU4FS_FN inline void end_decision(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  fetch_and<Order::release, Scope::engine>(&staged.error_state->undecided, ~(u64{1} << device));
+}
+
+namespace detail {
+
+GPU4FS_FN inline void note_write_error(const StagedDevices& staged, u32 device, Status status) {
+  u32 seen = static_cast<u32>(Status::ok);
+  compare_exchange<Order::release, Scope::engine>(
+      &staged.error_state->first[device], seen, static_cast<u32>(GPU4FS_MUTANT(write_error_lost, status, Status::ok)));
+  fetch_or<Order::release, Scope::engine>(&staged.error_state->undecided, u64{1} << device);
+}
+
+}  // namespace detail
+
+}  // namespace gpu4fs::device

@@ -1,0 +1,303 @@
+// Loads and write-backs that nobody waits for. The test is the controller: it decides when a request completes, and
+// how.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache/line_lookup.hpp"
+#include "device/device_access.hpp"
+#include "device/memory/memory_device.hpp"
+#include "device/staged/detached_io.hpp"
+#include "device/staged/pins.hpp"
+#include "device/staged/staged_build.hpp"
+#include "device/staged/write_back.hpp"
+#include "io_queue_memory.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::device::detached_test {
+namespace {
+
+constexpr u32 slot_count = 64;
+constexpr u64 device_pages = 4096;
+
+class Detached {
+ public:
+  explicit Detached(u32 worker_count = 1) : queue_(slot_count), medium_(device_pages * page_size) {
+    device_.kind = DeviceKind::staged;
+    device_.size_bytes = device_pages * page_size;
+    staged = build_staged_devices(heap_, &device_, staged_frames_min(worker_count), worker_count, &queue_.queue(),
+                                  slot_count);
+    device_.staged = staged;
+    for (u64 page = 0; page < device_pages; ++page) std::memset(at(page), static_cast<int>(page % 251 + 1), page_size);
+  }
+
+  Device& device() { return device_; }
+  IoQueue& queue() { return queue_.queue(); }
+  u8* at(u64 page) { return medium_.data() + page * page_size; }
+  static bool has(const u8* page, int byte) {
+    return std::all_of(page, page + page_size, [byte](u8 found) { return found == byte; });
+  }
+  static int first_byte(u64 page) { return static_cast<int>(page % 251 + 1); }
+
+  // Carries out the next request. False: there is none.
+  bool serve(Status status = Status::ok) {
+    u32 slot = 0;
+    if (!take(queue_.shared(), &slot)) return false;
+    const IoRequest request = request_of(queue_.shared(), slot);
+    if (status == Status::ok) {
+      u8* const place = at(request.offset / page_size);
+      if (request.operation == IoOperation::read) std::memcpy(request.memory, place, request.length);
+      if (request.operation == IoOperation::write) std::memcpy(place, request.memory, request.length);
+    }
+    (void)complete(queue_.shared(), slot, status);
+    announce_completions(queue_.shared());
+    return true;
+  }
+  // Owners that were told.
+  std::vector<u32> take_all() {
+    std::vector<u32> told;
+    (void)take_completions(*staged, 1000, [&](u32 owner) { told.push_back(owner); });
+    return told;
+  }
+  cache::LineWord word_of(u64 page) {
+    const cache::FoundLine found = cache::find(Lane{}, staged->cache, {0, page});
+    return found.line == cache::no_line ? cache::LineWord{0} : found.word;
+  }
+  u32 line_of(u64 page) { return cache::find(Lane{}, staged->cache, {0, page}).line; }
+  void expect_read(u64 page, int byte) {
+    const u32 first = begin_pins(Lane{}, *staged);
+    ASSERT_EQ(begin_read(device_, page * page_size, page_size), Status::ok);
+    EXPECT_TRUE(has(memory_at(device_, page * page_size, page_size), byte)) << page;
+    end_pins(Lane{}, *staged, first);
+  }
+  void store(u64 page, int byte) {
+    const u32 first = begin_pins(Lane{}, *staged);
+    ASSERT_EQ(begin_write(device_, page * page_size, page_size), Status::ok);
+    std::memset(memory_at(device_, page * page_size, page_size), byte, page_size);
+    end_write(device_, page * page_size, page_size);
+    end_pins(Lane{}, *staged, first);
+  }
+  u32 in_flight() const { return *staged->detached_count; }
+
+  StagedDevices* staged = nullptr;
+
+ private:
+  SingleWorkerGuard worker_;
+  test::HeapAllocator heap_;
+  test::IoQueueMemory queue_;
+  std::vector<u8> medium_;
+  Device device_{};
+};
+
+TEST(DetachedIo, LoadsEndWithTheirReports) {
+  Detached world;
+  EXPECT_TRUE(begin_detached_load(world.device(), 5, 77));
+  EXPECT_FALSE(begin_detached_load(world.device(), 5, 78)) << "it is on its way";
+  EXPECT_TRUE(begin_detached_load(world.device(), 6, no_io_owner));
+  EXPECT_TRUE(world.word_of(5).is_loading());
+  EXPECT_TRUE(world.take_all().empty());
+  EXPECT_TRUE(world.serve());
+  EXPECT_TRUE(world.serve());
+  EXPECT_FALSE(world.serve());
+  EXPECT_EQ(world.take_all(), std::vector<u32>{77});
+  EXPECT_EQ(world.in_flight(), 0u);
+  for (const u64 page : {u64{5}, u64{6}}) {
+    EXPECT_TRUE(world.word_of(page).is_usable());
+    EXPECT_EQ(world.word_of(page).pins(), 0u);
+    world.expect_read(page, Detached::first_byte(page));
+  }
+  EXPECT_FALSE(begin_detached_load(world.device(), 5, 79)) << "it is there";
+  EXPECT_FALSE(world.serve()) << "a page that is there is not read again";
+}
+
+// Who needs the page does not wait for the report, and the slot stays until somebody takes it.
+TEST(DetachedIo, WhoNeedsThePageEndsItsLoad) {
+  Detached world;
+  EXPECT_TRUE(begin_detached_load(world.device(), 9, 3));
+  help_line(*world.staged, world.line_of(9));
+  EXPECT_TRUE(world.word_of(9).is_loading()) << "the request has not completed";
+  EXPECT_TRUE(world.serve());
+  world.expect_read(9, Detached::first_byte(9));
+  EXPECT_EQ(world.in_flight(), 1u);
+  EXPECT_EQ(world.take_all(), std::vector<u32>{3});
+  EXPECT_EQ(world.in_flight(), 0u);
+  world.expect_read(9, Detached::first_byte(9));
+}
+
+// A link that was read before the slot got another request decides nothing.
+TEST(DetachedIo, AnOldLinkEndsNoOtherTransfer) {
+  Detached world;
+  EXPECT_TRUE(begin_detached_load(world.device(), 1, no_io_owner));
+  const u32 line = world.line_of(1);
+  const u64 old_link = world.staged->cache.lines[line].link;
+  EXPECT_TRUE(world.serve());
+  (void)world.take_all();
+  cache::drop_page(world.staged->cache, {0, 1});
+  EXPECT_TRUE(begin_detached_load(world.device(), 1, no_io_owner));
+  ASSERT_EQ(world.line_of(1), line) << "the only free line of the set that was used";
+  ASSERT_EQ(static_cast<u32>(world.staged->cache.lines[line].link), static_cast<u32>(old_link)) << "the same slot";
+  detail::end_transfer(*world.staged, line, old_link, Status::ok);
+  EXPECT_TRUE(world.word_of(1).is_loading());
+  EXPECT_TRUE(world.serve());
+  (void)world.take_all();
+  world.expect_read(1, Detached::first_byte(1));
+}
+
+TEST(DetachedIo, AReaderWaitsForALoadThatIsInFlight) {
+  Detached world(2);
+  EXPECT_TRUE(begin_detached_load(world.device(), 12, no_io_owner));
+  std::atomic<bool> has_read{false};
+  std::thread reader([&] {
+    const WorkerGuard worker(1);
+    world.expect_read(12, Detached::first_byte(12));
+    has_read = true;
+  });
+  EXPECT_FALSE(has_read);
+  EXPECT_TRUE(world.serve());
+  reader.join();
+  EXPECT_TRUE(has_read);
+  EXPECT_FALSE(world.serve()) << "it was read once";
+}
+
+// The line is free afterwards, and who comes for the page gets the error of a request of his own.
+TEST(DetachedIo, ALoadThatFailsLeavesNothing) {
+  Detached world(2);
+  EXPECT_TRUE(begin_detached_load(world.device(), 7, 4));
+  EXPECT_TRUE(world.serve(Status::medium_error));
+  EXPECT_EQ(world.take_all(), std::vector<u32>{4});
+  EXPECT_EQ(world.line_of(7), cache::no_line);
+  std::thread controller([&] {
+    while (!world.serve(Status::medium_error)) std::this_thread::yield();
+  });
+  const u32 first = begin_pins(Lane{}, *world.staged);
+  EXPECT_EQ(begin_read(world.device(), 7 * page_size, page_size), Status::medium_error);
+  end_pins(Lane{}, *world.staged, first);
+  controller.join();
+}
+
+TEST(DetachedIo, PagesAreWrittenBehind) {
+  Detached world;
+  world.store(20, 200);
+  EXPECT_TRUE(begin_detached_write(world.device(), 20));
+  EXPECT_FALSE(begin_detached_write(world.device(), 20)) << "it is being written";
+  EXPECT_FALSE(begin_detached_write(world.device(), 21)) << "it is in no frame";
+  world.store(20, 201);
+  EXPECT_TRUE(world.serve());
+  (void)world.take_all();
+  EXPECT_TRUE(world.word_of(20).is_dirty()) << "it was stored into meanwhile";
+  EXPECT_TRUE(begin_detached_write(world.device(), 20));
+  EXPECT_TRUE(world.serve());
+  (void)world.take_all();
+  EXPECT_FALSE(world.word_of(20).is_dirty());
+  EXPECT_TRUE(Detached::has(world.at(20), 201));
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::ok);
+  EXPECT_FALSE(world.serve()) << "nothing is left for the flush";
+}
+
+TEST(DetachedIo, AFlushWaitsForWritesInFlightAndAnswersTheirErrors) {
+  for (const Status status : {Status::ok, Status::device_failed}) {
+    Detached world(2);
+    for (u64 page = 0; page < 40; ++page) world.store(page, 99);
+    EXPECT_TRUE(begin_detached_write(world.device(), 3));
+    std::atomic<bool> is_done{false};
+    std::thread controller([&] {
+      for (u32 served = 0; !is_done;) served += world.serve(served == 0 ? status : Status::ok) ? 1 : 0;
+    });
+    EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), status);
+    is_done = true;
+    controller.join();
+    for (u64 page = 0; page < 40; ++page) {
+      EXPECT_EQ(Detached::has(world.at(page), 99), page != 3 || status == Status::ok) << page;
+    }
+    (void)world.take_all();
+    EXPECT_EQ(world.in_flight(), 0u);
+  }
+}
+
+// So those who wait for their requests always get a slot.
+TEST(DetachedIo, HalfOfTheSlotsAreLeft) {
+  Detached world;
+  u32 begun = 0;
+  for (u64 page = 0; page < 200; ++page) begun += begin_detached_load(world.device(), page, no_io_owner) ? 1 : 0;
+  EXPECT_EQ(begun, slot_count / 2);
+  EXPECT_EQ(world.in_flight(), begun);
+  EXPECT_EQ(world.line_of(199), cache::no_line) << "its line is free again";
+  while (world.serve()) {
+  }
+  (void)world.take_all();
+  EXPECT_TRUE(begin_detached_load(world.device(), 199, no_io_owner));
+  EXPECT_TRUE(world.serve());
+  (void)world.take_all();
+}
+
+TEST(DetachedIo, PagesAreForgottenAfterTheirTransfers) {
+  Detached world(2);
+  EXPECT_TRUE(begin_detached_load(world.device(), 30, no_io_owner));
+  world.store(31, 5);
+  EXPECT_TRUE(begin_detached_write(world.device(), 31));
+  std::thread controller([&] {
+    for (u32 served = 0; served < 2;) served += world.serve() ? 1 : 0;
+  });
+  forget_pages(Lane{}, *world.staged, 0, 0, device_page_max);
+  controller.join();
+  EXPECT_EQ(world.line_of(30), cache::no_line);
+  EXPECT_EQ(world.line_of(31), cache::no_line);
+  (void)world.take_all();
+}
+
+// Readers, writers, loads and write-backs of few pages, with a controller that takes its time.
+TEST(DetachedIo, ManyUsersOfFewPages) {
+  constexpr u32 users = 4;
+  Detached world(users + 1);
+  std::atomic<bool> is_done{false};
+  std::thread controller([&] {
+    while (!is_done || world.in_flight() != 0) {
+      if (!world.serve()) std::this_thread::yield();
+    }
+  });
+  std::thread taker([&] {
+    while (!is_done || world.in_flight() != 0) {
+      (void)world.take_all();
+      std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> threads;
+  for (u32 user = 0; user < users; ++user) {
+    threads.emplace_back([&, user] {
+      const WorkerGuard worker(user + 1 == users ? 0 : user + 1);
+      // Each user stores into pages of its own, whose values grow; all read all of them.
+      std::map<u64, int> own;
+      for (u32 round = 0; round < test::scaled(3000); ++round) {
+        const u64 page = (u64{round} * 7 + user * 13) % 64;
+        (void)begin_detached_load(world.device(), page, no_io_owner);
+        if (page % users == user) {
+          own[page] = static_cast<int>(round % 200 + 1);
+          world.store(page, own[page]);
+          (void)begin_detached_write(world.device(), page);
+        } else if (own.count(page) == 0) {
+          const u32 first = begin_pins(Lane{}, *world.staged);
+          EXPECT_EQ(begin_read(world.device(), page * page_size, page_size), Status::ok);
+          end_pins(Lane{}, *world.staged, first);
+        }
+        const u64 mine = page / users * users + user;
+        if (own.count(mine) != 0) world.expect_read(mine, own[mine]);
+        if (round % 64 == 0) cache::drop_page(world.staged->cache, {0, page});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::ok);
+  is_done = true;
+  controller.join();
+  taker.join();
+  EXPECT_EQ(world.in_flight(), 0u);
+}
+
+}  // namespace
+}  // namespace gpu4fs::device::detached_test
