@@ -7,6 +7,7 @@
 
 #include "base/group.hpp"
 #include "engine/deadline.hpp"
+#include "engine/device_poll.hpp"
 #include "engine/engine.hpp"
 #include "engine/execute.hpp"
 #include "engine/poll.hpp"
@@ -103,6 +104,7 @@ template <class Group>
 GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   ++worker.turn;
   worker.ran_tasks = 0;
+  if (step_from_devices(g, engine)) return true;
   if (worker.keeps_token != 0 && worker.polls_rings != 0) return detail::poller_step(g, engine, worker);
   const bool rings_first = worker.rings_first != 0 || worker.turn % 4 == 0;
   if (rings_first && detail::step_from_rings(g, engine, worker)) return true;

@@ -13,6 +13,7 @@
 #include "base/limits.hpp"
 #include "base/mutant.hpp"
 #include "raid/page_access.hpp"
+#include "raid/stage_pages.hpp"
 
 namespace gpu4fs::raid::detail {
 
@@ -167,10 +168,24 @@ GPU4FS_FN void for_each_page(Group g, u32 wanted, Visit&& visit) {
   g.sync();
 }
 
+// Pages that have to be loaded are on their way together before the first is waited for.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void begin_run_loads(Group g, const LogicalSpace& space, const PageLocation& first,
+                                               u32 wanted, u32 copy) {
+  if (!stages_pages(space)) return;
+  bool begun = false;
+  for (u32 index = g.rank(); index < run_page_max; index += Group::size()) {
+    if ((wanted >> index & 1) == 0) continue;
+    begun |= begin_load_at(space, page_place(space, page_behind(first, index), copy), device::no_io_owner);
+  }
+  if (begun) ring_staged(space);
+}
+
 // Announces reads of the pages of `wanted`, which are apart.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RunAnswer begin_run_read(Group g, const LogicalSpace& space, const PageLocation& first,
                                                    u32 wanted, u32 copy) {
+  begin_run_loads(g, space, first, wanted, copy);
   return begin_each_page(g, GPU4FS_MUTANT(run_read_unannounced, wanted, wanted & (wanted - 1)),
                          [&](u32 index) { return begin_copy_read(space, page_behind(first, index), 1, copy); });
 }

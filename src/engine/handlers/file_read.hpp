@@ -5,8 +5,10 @@
 // runs are in c.extents (address no_address: zeros) but belong to the file, so c.extent_count stays 0.
 #pragma once
 
+#include "engine/device_poll.hpp"
 #include "engine/handlers/access_time.hpp"
 #include "engine/handlers/file_common.hpp"
+#include "raid/stage_pages.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -20,8 +22,11 @@ struct ReadState {
   u64 round_end;
   u8* data;  // destination of byte `begin`
   u32 run_count;
-  u32 reserved;
+  u32 is_staged;  // 1: the pages of the round have been loaded, or the loads have failed
 };
+
+// Pages of staged devices that a round transfers, and that are loaded together before it.
+inline constexpr u32 staged_round_pages = 512;
 
 // Looks up the runs of the next round.
 template <class Group>
@@ -30,7 +35,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   GPU4FS_CHECK_LT(state.position, state.end);
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
-  const u32 wanted = static_cast<u32>(minimum<u64>(page_end - first, round_pages_max));
+  const bool is_staged = raid::stages_pages(engine.fs.space);
+  const u32 limit = is_staged ? 2 * staged_round_pages : round_pages_max;
+  const u32 wanted = static_cast<u32>(minimum<u64>(page_end - first, limit));
   u32 done = 0;
   u32 count = 0;
   while (done < wanted && count < command_extent_capacity) {
@@ -54,9 +61,28 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   GPU4FS_CHECK_GT(done, 0u);
   on_leader(g, [&] {
     state.run_count = count;
-    state.round_end = minimum(state.end, (first + done) * page_size);
+    const u64 pages = is_staged ? minimum(done, staged_round_pages) : done;
+    state.round_end = minimum(state.end, (first + pages) * page_size);
   });
   return Status::ok;
+}
+
+// Begins to load the pages of the round, and those of the next one, for which nobody waits.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandState& c, ReadState& state) {
+  if (!raid::stages_pages(engine.fs.space) || on_leader(g, [&] { return state.is_staged != 0; })) return Status::ok;
+  const fs::RoundExtent& last = c.extents[state.run_count - 1];
+  const u32 count = last.first_page() + last.page_count;
+  const u32 of_round = static_cast<u32>(divide_up(state.round_end, page_size) - state.position / page_size);
+  on_leader(g, [&] { state.is_staged = 1; });
+  return wait_for_loads(g, engine, c, count, [&](u32 page) {
+    const u32 index = find_extent(c, state.run_count, page);
+    if (c.extents[index].address == raid::no_address) return false;
+    const bool is_awaited = page < of_round;
+    const bool begun =
+        raid::begin_page_load(engine.fs.space, extent_page(c, index, page), is_awaited ? c.index : device::no_io_owner);
+    return begun && is_awaited;
+  });
 }
 
 // Reads pages [from, to) of the round.
@@ -146,12 +172,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
     const Status moved = task_result(g, c);
     on_leader(g, [&] {
       if (moved == Status::ok) state.position = state.round_end;
+      state.is_staged = 0;
       c.stage = static_cast<u32>(ReadStage::collect);
     });
     GPU4FS_STEP_TRY(moved);
   }
   while (c.stage == static_cast<u32>(ReadStage::collect) && state.position < state.end) {
     GPU4FS_STEP_TRY(detail::collect_runs(g, engine, c, ref));
+    GPU4FS_STEP_TRY(detail::load_round(g, engine, c, state));
     const u32 page_count = detail::round_page_count(state.position, state.round_end);
     if (page_count > engine.config.inline_transfer_pages) {
       detail::go_to_stage(g, c, static_cast<u32>(ReadStage::transfer));
@@ -159,7 +187,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
     }
     GPU4FS_STEP_TRY(detail::read_round(g, engine, c, state, 0, page_count));
     GPU4FS_TRACE_POINT(transfer);
-    on_leader(g, [&] { state.position = state.round_end; });
+    on_leader(g, [&] {
+      state.position = state.round_end;
+      state.is_staged = 0;
+    });
   }
   return detail::finish_read(g, engine, c, ref, state.end - state.begin);
 }

@@ -16,6 +16,7 @@
 #include "base/xxh3.hpp"
 #include "raid/parity/parity_pages.hpp"
 #include "raid/parity/row.hpp"
+#include "raid/stage_pages.hpp"
 
 namespace gpu4fs::raid {
 namespace detail {
@@ -192,13 +193,38 @@ GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& spa
   return look;
 }
 
+// As look_at_entry() will need it: begins to load the entry. True: it was begun.
+GPU4FS_FN GPU4FS_NOINLINE inline bool begin_entry_load(const LogicalSpace& space, const RowView& view, u32 slot) {
+  return begin_load_at(space, row_entry_place(space, view, slot), device::no_io_owner);
+}
+
 enum class LookAt : u32 { slots = 1, parities = 2, both = 3 };
+
+// Entries that have to be loaded are on their way together before the first is waited for.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void begin_row_loads(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows,
+                                               u64 wanted, LookAt what) {
+  if (!stages_pages(space)) return;
+  const ChunkState& chunk = space.chunks[batch.chunk];
+  bool begun = false;
+  for_each_entry(g, batch, rows, [&](u32 base, u32 slot, bool is_there) {
+    if (!is_there) return;
+    const bool is_slot = slot < batch.view.slot_count && what != LookAt::parities;
+    const bool is_parity = slot >= batch.data_slots && what != LookAt::slots;
+    const bool is_needed =
+        is_parity ||
+        (is_slot && ((wanted >> (base + g.rank()) & 1) != 0 || is_in_parity(chunk, row_page(batch.view, slot))));
+    if (is_needed) begun |= begin_entry_load(space, batch.view, slot);
+  });
+  if (begun) ring_staged(space);
+}
 
 // For some rows: the slots that are in the parities, the `wanted` ones even if they are in none, and the parities.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void look_at_rows(Group g, const LogicalSpace& space, RowBatch& batch, u32 rows, u64 wanted,
                                             LookAt what) {
   const ChunkState& chunk = space.chunks[batch.chunk];
+  begin_row_loads(g, space, batch, rows, wanted, what);
   for_each_entry(g, batch, rows, [&](u32 base, u32 slot, bool is_there) {
     const bool is_slot = is_there && slot < batch.view.slot_count && what != LookAt::parities;
     const bool is_parity = is_there && slot >= batch.data_slots && what != LookAt::slots;
