@@ -47,6 +47,7 @@ class Table {
       const bool is_hit = pinned.outcome == PinOutcome::hit;
       // Nobody else uses the table, so nothing is being loaded and no set is full of pins.
       GPU4FS_CHECK(is_hit || pinned.outcome == PinOutcome::must_load || pinned.outcome == PinOutcome::fills);
+      if (pinned.outcome == PinOutcome::must_load) ++counts.loads;
       if (!is_hit) cache::finish_load(cache_, pinned.line, true);
       if (mode != PinMode::read) cache::mark_dirty(cache_, pinned.line);
       cache::unpin(cache_, pinned.line);

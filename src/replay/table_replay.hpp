@@ -13,6 +13,7 @@ struct PageCounts {
   u64 clean_misses = 0;       // a clean page was removed
   u64 write_back_misses = 0;  // a dirty page was written back and removed
   u64 cold_misses = 0;        // a line was free
+  u64 loads = 0;              // misses that read the page from the device: all but writes of whole pages
 
   constexpr u64 misses() const { return clean_misses + write_back_misses + cold_misses; }
   constexpr u64 pages() const { return hits + misses(); }

@@ -23,7 +23,7 @@ struct ReportRow {
 
 PageCounts sum_of(const PageCounts& a, const PageCounts& b) {
   return {a.hits + b.hits, a.clean_misses + b.clean_misses, a.write_back_misses + b.write_back_misses,
-          a.cold_misses + b.cold_misses};
+          a.cold_misses + b.cold_misses, a.loads + b.loads};
 }
 
 std::vector<ReportRow> rows_of(const CacheResult& result) {
@@ -68,9 +68,9 @@ std::string trace_text(const replay::BlockTrace& trace, const TraceSummary& summ
   if (trace.bad_line_count + trace.ignored_line_count != 0) {
     text += fmt::format("lines       {} not understood, {} ignored\n", trace.bad_line_count, trace.ignored_line_count);
   }
-  constexpr const char* layout = "{:>10}  {:<6} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7} {:>6} {:>6}\n";
-  text += '\n' + fmt::format(layout, "cache", "", "pages", "hits", "misses", "cold", "dirty", "written", "hits %",
-                             "LRU %", "OPT %");
+  constexpr const char* layout = "{:>10}  {:<6} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7} {:>6} {:>6}\n";
+  text += '\n' + fmt::format(layout, "cache", "", "pages", "hits", "misses", "cold", "dirty", "loaded", "written",
+                             "hits %", "LRU %", "OPT %");
   const auto percent = [](double ratio) { return fmt::format("{:.1f}", 100 * ratio); };
   for (const CacheResult& result : results) {
     std::string size = size_text(u64{result.line_count} * page_size);
@@ -78,7 +78,7 @@ std::string trace_text(const replay::BlockTrace& trace, const TraceSummary& summ
       if (row.counts.pages() == 0) continue;
       const bool is_sum = std::string_view(row.name) == "all";
       text += fmt::format(layout, size, row.name, row.counts.pages(), row.counts.hits, row.counts.misses(),
-                          row.counts.cold_misses, row.counts.write_back_misses,
+                          row.counts.cold_misses, row.counts.write_back_misses, row.counts.loads,
                           is_sum ? std::to_string(written_back(result)) : "",
                           percent(ratio_of(row.counts.hits, row.counts)), percent(ratio_of(row.lru_hits, row.counts)),
                           percent(ratio_of(row.optimal_hits, row.counts)));
@@ -98,6 +98,7 @@ void add_row(JsonWriter& json, const ReportRow& row) {
   json.add("cold_misses", row.counts.cold_misses);
   json.add("clean_misses", row.counts.clean_misses);
   json.add("write_back_misses", row.counts.write_back_misses);
+  json.add("loads", row.counts.loads);
   json.add("lru_hits", row.lru_hits);
   json.add("optimal_hits", row.optimal_hits);
   json.add("hit_ratio", ratio_of(row.counts.hits, row.counts));

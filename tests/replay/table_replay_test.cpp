@@ -112,6 +112,20 @@ TEST(TableReplay, DirtyPagesAreWrittenBackWhenNoCleanOneIsLeft) {
   EXPECT_EQ(counts.written_for_flushes, 0u);
 }
 
+// Also a page that is written in part is dirty afterwards; but it has to be loaded before.
+TEST(TableReplay, OnlyWritesOfWholePagesNeedNoLoad) {
+  const TableCounts counts = replay_on_table(pages_of(requests({{512, 2 * page_size, 0, AccessKind::write},
+                                                                {4 * page_size, page_size, 0, AccessKind::read},
+                                                                {0, page_size, 0, AccessKind::write},
+                                                                {0, 0, 0, AccessKind::flush}})),
+                                             4);
+  EXPECT_EQ(counts.writes.cold_misses, 3u);
+  EXPECT_EQ(counts.writes.hits, 1u);
+  EXPECT_EQ(counts.writes.loads, 2u);
+  EXPECT_EQ(counts.reads.loads, 1u);
+  EXPECT_EQ(counts.written_for_flushes, 3u);
+}
+
 TEST(TableReplay, AFlushWritesTheDirtyPagesOfItsDevice) {
   const TableCounts counts = replay_on_table(pages_of(requests({{0, 2 * page_size, 0, AccessKind::write},
                                                                 {0, page_size, 1, AccessKind::write},
