@@ -125,6 +125,13 @@ plots: build
 	@test -e $(SWEEP) || build/release/gpu4fs bench run --quick --only sweep -o $(SWEEP)
 	python3 bench/plots/sweep.py $(SWEEP)
 
+# The same of a replay: TRACE, a file of `gpu4fs trace record` or of the layer trace=FILE.
+.PHONY: trace-plots
+trace-plots: build
+	@test -n "$(TRACE)" || { echo "TRACE=FILE is needed"; exit 1; }
+	build/release/gpu4fs trace replay $(TRACE) --json build/trace.json
+	python3 bench/plots/trace.py build/trace.json
+
 gpu-check: setup
 	@scripts/gpu_check.sh
 

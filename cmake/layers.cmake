@@ -1,7 +1,7 @@
 # The layer order, bottom to top. This file is data for CMake, which links libraries by it, and for
 # scripts/check_layers.py, which checks includes by it. A layer is a folder src/<layer>.
-set(GPU4FS_LAYERS base format wire cache device block nvme raid space fs ring engine pool session maintenance server
-  fsck client frontend daemon cli tools bench)
+set(GPU4FS_LAYERS base format wire cache device replay block nvme raid space fs ring engine pool session maintenance
+  server fsck client frontend daemon cli tools bench)
 
 # The layers that each layer may include besides itself; all of them must be before it in the order.
 set(GPU4FS_base_INCLUDES)
@@ -9,6 +9,7 @@ set(GPU4FS_format_INCLUDES base)
 set(GPU4FS_wire_INCLUDES base format)
 set(GPU4FS_cache_INCLUDES base)
 set(GPU4FS_device_INCLUDES base format cache)
+set(GPU4FS_replay_INCLUDES base cache device)
 set(GPU4FS_nvme_INCLUDES base device)
 set(GPU4FS_block_INCLUDES base device)
 set(GPU4FS_raid_INCLUDES base format wire device)
@@ -25,7 +26,7 @@ set(GPU4FS_client_INCLUDES base format wire ring)
 set(GPU4FS_frontend_INCLUDES base format wire ring pool session server client)
 set(GPU4FS_daemon_INCLUDES base pool session server client frontend)
 set(GPU4FS_cli_INCLUDES base)
-set(GPU4FS_tools_INCLUDES base format device raid space fs ring engine pool session maintenance server
+set(GPU4FS_tools_INCLUDES base format device replay raid space fs ring engine pool session maintenance server
   fsck client frontend daemon cli)
 set(GPU4FS_bench_INCLUDES base format wire device raid space fs ring engine pool session maintenance server
   fsck client frontend cli)

@@ -281,7 +281,7 @@ TEST_F(LogFile, OtherFilesAreLeftAlone) {
 }
 
 TEST(StackSpec, PathsAndLayers) {
-  for (const char* plain : {"/a", "a=b", "./record=x", "recorder=x", "/x/fault=1", "null", "record"}) {
+  for (const char* plain : {"/a", "a=b", "./record=x", "recorder=x", "/x/fault=1", "null", "record", "tracer=x"}) {
     const DeviceSpec spec = parse_device_spec(plain);
     EXPECT_EQ(spec.path, plain);
     EXPECT_FALSE(spec.has_stack());

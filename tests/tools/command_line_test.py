@@ -34,7 +34,7 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(run("frobnicate").returncode, 16)
 
     def test_every_verb_explains_itself(self) -> None:
-        for verb in ("mkfs", "mount", "umount", "fsck", "info", "dump", "doctor", "bench"):
+        for verb in ("mkfs", "mount", "umount", "fsck", "info", "dump", "doctor", "trace", "bench"):
             result = run(verb, "--help")
             self.assertEqual(result.returncode, 0, verb)
             self.assertIn(f"gpu4fs {verb}", result.stdout)

@@ -10,12 +10,13 @@
 #include "device/stack/fault_layer.hpp"
 #include "device/stack/null_layer.hpp"
 #include "device/stack/record_layer.hpp"
+#include "device/stack/trace_layer.hpp"
 
 namespace gpu4fs::device {
 
 namespace {
 
-constexpr std::string_view layer_names[] = {"record", "fault", "null"};
+constexpr std::string_view layer_names[] = {"record", "trace", "fault", "null"};
 constexpr std::string_view null_name = "null";
 
 [[noreturn]] void fail_spec(const std::string& text, const std::string& what) {
@@ -91,7 +92,7 @@ std::string absolute_device(const std::string& text) {
   std::string result;
   std::error_code error;
   for (const LayerSpec& layer : spec.layers) {
-    const bool is_path = layer.name == "record";
+    const bool is_path = layer.name == "record" || layer.name == "trace";
     result +=
         layer.name + "=" + (is_path ? std::filesystem::absolute(layer.argument, error).string() : layer.argument) + ":";
   }
@@ -108,6 +109,8 @@ std::shared_ptr<DeviceStack> make_stack(const DeviceSpec& spec) {
   for (const LayerSpec& layer : spec.layers) {
     if (layer.name == "record") {
       layers.push_back(std::make_unique<RecordLayer>(open_write_log(layer.argument), spec.path));
+    } else if (layer.name == "trace") {
+      layers.push_back(std::make_unique<TraceLayer>(open_access_trace(layer.argument), spec.path));
     } else {
       layers.push_back(std::make_unique<FaultLayer>(parse_fault_rules(layer.argument)));
     }

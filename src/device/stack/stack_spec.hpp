@@ -3,6 +3,7 @@
 //   PATH                     a device; it has a stack only if it begins with the name of a layer and '=': ./record=x is
 //                            a path
 //   record=LOGFILE:DEVICE    writes and flushes of DEVICE are recorded in LOGFILE (device/stack/write_log.hpp)
+//   trace=FILE:DEVICE        reads, writes and flushes of DEVICE are listed in FILE (device/stack/access_trace.hpp)
 //   fault=RULES:DEVICE       DEVICE with faults (device/stack/fault_layer.hpp)
 //   null=SIZE:               reads zeros, discards writes; SIZE in bytes, or with K, M, G; no path follows
 //
