@@ -1,8 +1,9 @@
 // An NVMe controller in a thread of this process.
 //
 // It has registers, doorbells, queues and commands as the specification has them, over memory that it shares with the
-// driver, and shares no code with the driver but the structures of device/nvme/spec. It watches the driver: what a
-// controller could object to is noted as a complaint, and the first one stays. It can fail in many ways, and lie.
+// driver, and shares no code with the driver but the structures of device/nvme/spec. Its I/O commands are those of
+// device/nvme/drive. It watches the driver: what a controller could object to is noted as a complaint, and the first one
+// stays. It can fail in many ways, and lie.
 #pragma once
 
 #include <atomic>
@@ -87,6 +88,7 @@ class EmulatedController : public RegisterAccess {
   u64 completed_count() const { return completed_count_.load(); }
 
  private:
+  class HostDrive;
   struct Queue {
     bool exists = false;
     u64 bus_address = 0;
@@ -120,11 +122,9 @@ class EmulatedController : public RegisterAccess {
   StatusCode identify(const SubmissionEntry& entry);
   StatusCode create_completions(const SubmissionEntry& entry);
   StatusCode create_submissions(const SubmissionEntry& entry);
-  StatusCode transfer(const SubmissionEntry& entry, Medium& medium);
-  StatusCode deallocate(const SubmissionEntry& entry, Medium& medium);
   StatusCode give(const SubmissionEntry& entry, const u8* data);
   void misbehave(Misbehaviour how, const Pending& done);
-  Medium* medium_of(u32 namespace_id);
+  Medium* medium_of(u32 namespace_id) const;
   u64 capabilities() const;
 
   EmulatedBus& bus_;
