@@ -119,17 +119,22 @@ GPU4FS_FN u32 stop_outstanding(Group g, VirtualQueue& queue, Visit&& visit) {
 
 enum class PollWork : u32 { nothing, take, stop };
 
-// Also moves the tail over entries that nobody else will look at again (tail_rounds_max). One rank.
-GPU4FS_FN inline PollWork find_work(VirtualQueue& queue) {
+struct FoundWork {
+  PollWork work;
+  bool has_marks;  // entries that nobody else will look at again (tail_rounds_max)
+};
+
+// One rank.
+GPU4FS_FN inline FoundWork find_work(VirtualQueue& queue) {
   if (failure_of(*queue.controller) != Failure::none) {
     const bool is_quiet = load<Order::acquire, Scope::engine>(&queue.controller->is_quiet) != 0;
-    return is_quiet ? PollWork::stop : PollWork::nothing;
+    return {is_quiet ? PollWork::stop : PollWork::nothing, false};
   }
-  if (is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail))) move_tail(queue);
+  const bool has_marks = is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail));
   const u32 head = load<Order::relaxed, Scope::engine>(&queue.completed);
-  if (!has_phase(last_word(queue, head), expected_phase(queue, head))) return PollWork::nothing;
+  if (!has_phase(last_word(queue, head), expected_phase(queue, head))) return {PollWork::nothing, has_marks};
   const bool is_mine = exchange<Order::acquire, Scope::engine>(&queue.poll_token, 1) == 0;
-  return is_mine ? PollWork::take : PollWork::nothing;
+  return {is_mine ? PollWork::take : PollWork::nothing, has_marks};
 }
 
 }  // namespace detail
@@ -141,9 +146,10 @@ GPU4FS_FN inline PollWork find_work(VirtualQueue& queue) {
 // submit its last command at that moment, so whoever waits for a command goes on polling until it has its outcome.
 template <class Group, class Visit>
 GPU4FS_FN u32 poll(Group g, VirtualQueue& queue, Visit&& visit) {
-  const detail::PollWork work = on_leader(g, [&] { return detail::find_work(queue); });
-  if (work == detail::PollWork::nothing) return 0;
-  if (work == detail::PollWork::stop) return detail::stop_outstanding(g, queue, visit);
+  const detail::FoundWork found = on_leader(g, [&] { return detail::find_work(queue); });
+  if (found.has_marks) detail::move_tail(g, queue);
+  if (found.work == detail::PollWork::nothing) return 0;
+  if (found.work == detail::PollWork::stop) return detail::stop_outstanding(g, queue, visit);
   const u32 head = g.broadcast(load<Order::relaxed, Scope::engine>(&queue.completed));
   u32 count = 0;
   while (count < poll_batch_max) {

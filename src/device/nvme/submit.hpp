@@ -113,7 +113,7 @@ GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, const RankComman
   const u32 number = popcount(votes & static_cast<u32>(low_bits(g.rank())));
   const bool is_taken = has_command && number < tickets.count;
   if (is_taken) detail::put_entry(queue, tickets.first + number, command.entry, command.cookie);
-  if (tickets.count > 0) on_leader(g, [&] { detail::move_tail(queue); });
+  if (tickets.count > 0) detail::move_tail(g, queue);
   return is_taken ? SubmitResult::submitted : has_command ? SubmitResult::no_room : SubmitResult::idle;
 }
 
@@ -145,7 +145,7 @@ GPU4FS_FN SubmitResult submit(Group g, VirtualQueue& queue, const RankCommand& c
     if (has_command && number >= done && number < done + count) {
       detail::put_entry(queue, first + number - done, command.entry, command.cookie);
     }
-    on_leader(g, [&] { detail::move_tail(queue); });
+    detail::move_tail(g, queue);
     done += count;
   }
   return detail::submitted_or_idle(has_command);
