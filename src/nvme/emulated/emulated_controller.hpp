@@ -2,8 +2,8 @@
 //
 // It has registers, doorbells, queues and commands as the specification has them, over memory that it shares with the
 // driver, and shares no code with the driver but the structures of device/nvme/spec. Its I/O commands are those of
-// device/nvme/drive. It watches the driver: what a controller could object to is noted as a complaint, and the first one
-// stays. It can fail in many ways, and lie.
+// device/nvme/drive. It watches the driver: what a controller could object to is noted as a complaint, and the first
+// one stays. It can fail in many ways, and lie.
 #pragma once
 
 #include <atomic>
