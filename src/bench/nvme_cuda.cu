@@ -116,6 +116,9 @@ class GpuMachine : public NvmeMachine {
 
   NvmeMeasured run(const NvmePoint& point) override {
     prepare_medium(point);
+    const Filled content = filled_;
+    // Until the check nobody knows what the medium has.
+    if (point.writes) filled_ = {};
     NvmeLoad load = load_of(point);
     const nvme::ConnectedQueues set = nvme::lay_out_queues(queues_, point.queue_count, point.queue_depth);
     load.queues = set.queues;
@@ -127,12 +130,12 @@ class GpuMachine : public NvmeMachine {
     }
     place_kernel<<<1, 64, 0, user_stream_>>>(set, drive_of(point, load));
     require(cudaStreamSynchronize(user_stream_), "placing queues");
-    const u32 drive_warps = std::max(point.queue_count * drive_warps_per_queue(point), 1u);
+    const u32 drive_warps = point.queue_count * drive_warps_per_queue(point);
     drive_kernel<<<blocks_for(drive_warps), threads, 0, drive_stream_>>>(set.drive, drive_warps);
     require(cudaGetLastError(), "the drive's kernel");
     const NvmeMeasured measured = execute(point, load);
-    require(cudaStreamSynchronize(drive_stream_), "the drive's kernel");
     check(load, set);
+    filled_ = content;
     return measured;
   }
 
@@ -190,7 +193,7 @@ class GpuMachine : public NvmeMachine {
     return point.medium == NvmeMedium::host ? host_medium_ : device_medium_;
   }
   // Several warps hide the time of an access to host memory, and of the queue's own words.
-  static u32 drive_warps_per_queue(const NvmePoint& point) { return std::max(1u, 128 / point.queue_count); }
+  static u32 drive_warps_per_queue(const NvmePoint& point) { return point.queue_count < 4 ? 1 : 4; }
 
   NvmeLoad load_of(const NvmePoint& point) const {
     NvmeLoad load{};
@@ -266,6 +269,7 @@ class GpuMachine : public NvmeMachine {
     require(cudaStreamSynchronize(user_stream_), "the user's kernel");
     NvmeMeasured measured;
     measured.seconds = now_seconds() - began;
+    require(cudaStreamSynchronize(drive_stream_), "the drive's kernel");
     const NvmeCounts counts = read_counts();
     measured.commands = counts.commands;
     if (counts.faults != 0) throw std::runtime_error(std::to_string(counts.faults) + " lanes saw a fault");

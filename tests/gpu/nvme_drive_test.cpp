@@ -1,6 +1,6 @@
-// The drive that a kernel executes, with the driver in another kernel: every use of the benchmark's load, on shallow and
-// deep queues, with media in GPU memory and in host memory. Each run compares all bytes. Prints "N passed, N failed" and
-// exits non-zero on any failure.
+// The drive that a kernel executes, with the driver in another kernel: every use of the benchmark's load, on shallow
+// and deep queues, with media in GPU memory and in host memory. Each run compares all bytes. Prints "N passed, N
+// failed" and exits non-zero on any failure.
 #include "bench/nvme_machine.hpp"
 #include "gpu_report.hpp"
 
