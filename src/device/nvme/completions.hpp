@@ -71,8 +71,12 @@ GPU4FS_FN inline TakenEntry take_entry(VirtualQueue& queue, u32 number, u32 seen
     return {Failure::impossible_head, 0, {}};
   }
   TakenEntry taken{Failure::none, index, {}};
-  taken.outcome = {load<Order::relaxed, Scope::engine>(&slot.cookie), CommandEnd::answered, status_code_of(entry),
-                   entry.dword0, do_not_retry(entry)};
+  taken.outcome = {load<Order::relaxed, Scope::engine>(&slot.cookie),
+                   CommandEnd::answered,
+                   status_code_of(entry),
+                   entry.dword0,
+                   do_not_retry(entry),
+                   load<Order::relaxed, Scope::engine>(&slot.service_class)};
   // Another rank may hold a second entry of the same command.
   u32 expected = found;
   if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, expected, found & ~1u)) {
@@ -110,8 +114,9 @@ GPU4FS_FN u32 stop_outstanding(Group g, VirtualQueue& queue, Visit&& visit) {
     u32 state = load<Order::acquire, Scope::engine>(&slot.state);
     if ((state & 1) == 0) continue;
     const u64 cookie = load<Order::relaxed, Scope::engine>(&slot.cookie);
+    const u32 service_class = load<Order::relaxed, Scope::engine>(&slot.service_class);
     if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, state, state & ~1u)) continue;
-    visit(Outcome{cookie, CommandEnd::stopped, 0, 0, false});
+    visit(Outcome{cookie, CommandEnd::stopped, 0, 0, false, service_class});
     ++count;
   }
   return g.reduce(count, [](u32 a, u32 b) { return a + b; });
