@@ -79,8 +79,8 @@ void add_options(cli::CommandLine line) {
   nvme.option("--engine", nvme_options.engine, "auto, cpu or cuda").one_of({"auto", "cpu", "cuda"});
   nvme.option("-o,--output", nvme_options.output, "Write the result as JSON to this file");
   nvme.flag("--quick", nvme_options.quick, "Shorter runs and fewer repetitions");
-  nvme.option("--only", nvme_options.only, "Parts to run: rate, sharing, latency, tail")
-      .one_of({"rate", "sharing", "latency", "tail"});
+  nvme.option("--only", nvme_options.only, "Parts to run: rate, sharing, latency, tail, mapper, classes")
+      .one_of({"rate", "sharing", "latency", "tail", "mapper", "classes"});
   nvme.on_selected([] { action = Action::nvme; });
   cli::CommandLine report = line.subcommand("report", "print results: what, measured, required, met or short");
   report.option("results", report_paths, "JSON files, default bench/results/*.json");

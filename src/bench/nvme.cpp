@@ -223,15 +223,53 @@ void bench_tail(NvmeContext& context) {
   }
 }
 
+// The mapper of queues against fixed queues.
+void bench_mapper(NvmeContext& context) {
+  for (const u32 block_bytes : {4096u, 512u}) {
+    NvmePoint point;
+    point.medium = block_bytes == 4096 ? NvmeMedium::host : NvmeMedium::device;
+    point.block_bytes = block_bytes;
+    point.queue_count = context.scale.tail_queues;
+    point.lane_count = context.scale.tail_lanes;
+    point.run_ns = context.scale.run_ns;
+    measure_sharing(context, point, NvmeUse::mapped, "mapped", 0);
+  }
+}
+
+// The latency of the log alone, and with background on the same queues, without classes and with them.
+void bench_classes(NvmeContext& context) {
+  NvmePoint point;
+  point.medium = context.on_gpu ? NvmeMedium::host : NvmeMedium::device;
+  point.queue_count = context.scale.tail_queues;
+  point.lane_count = context.scale.tail_lanes;
+  point.run_ns = 2 * context.scale.run_ns;
+  double shared_us = 0;
+  for (const auto& [use, name] :
+       {std::pair{NvmeUse::log_alone, "alone"}, {NvmeUse::log_shared, "shared"}, {NvmeUse::log_classes, "classes"}}) {
+    point.use = use;
+    report_part(fmt::format("nvme-log-{}", name));
+    const NvmeMeasured measured = run_for_latencies(context, point);
+    for (const auto& [text, fraction] : {std::pair{"p50", 0.5}, {"p99", 0.99}}) {
+      BenchRow row = latency_row(fmt::format("nvme-log-{}-{}", name, text), fmt::format("log, {}, {}", name, text),
+                                 percentile(measured.latencies_us, fraction), measured.latencies_us.size());
+      row.remark = rate_remark(measured.millions_per_s(), point);
+      if (use == NvmeUse::log_shared && fraction > 0.5) shared_us = row.value;
+      if (use == NvmeUse::log_classes && fraction > 0.5) {
+        row.limit = shared_us;
+        row.limit_what = "without classes";
+      }
+      context.result.rows.push_back(row);
+    }
+  }
+}
+
 struct NvmePart {
   const char* name;
   void (*run)(NvmeContext&);
 };
 constexpr NvmePart nvme_parts[] = {
-    {"rate", bench_rate},
-    {"sharing", bench_sharing},
-    {"latency", bench_latency_added},
-    {"tail", bench_tail},
+    {"rate", bench_rate}, {"sharing", bench_sharing}, {"latency", bench_latency_added},
+    {"tail", bench_tail}, {"mapper", bench_mapper},   {"classes", bench_classes},
 };
 
 }  // namespace

@@ -39,9 +39,22 @@ __device__ u32 warp_number() {
   return blockIdx.x * warps_per_block + threadIdx.x / warp_size;
 }
 
-__global__ void place_kernel(nvme::ConnectedQueues set, nvme::MemoryDrive drive) {
-  if (threadIdx.x == 0) nvme::place_drive(set, drive);
-  for (u32 i = threadIdx.x; i < set.queue_count; i += blockDim.x) nvme::connect_queue(set, i);
+// What the uses of queues need besides them.
+struct Extras {
+  nvme::QueueMapper mapper;
+  nvme::ClassQueue classes[queues_max];
+  u32 mapper_table[queues_max * (1 + mapper_slots_per_queue)];
+};
+
+__global__ void place_kernel(nvme::ConnectedQueues set, nvme::MemoryDrive drive, Extras* extras) {
+  for (u32 i = threadIdx.x; i < set.queue_count; i += blockDim.x) {
+    nvme::connect_queue(set, i);
+    nvme::place_classes(extras->classes[i], &set.queues[i], nvme::class_weights_default());
+  }
+  if (threadIdx.x != 0) return;
+  nvme::place_drive(set, drive);
+  nvme::place_mapper(extras->mapper, set.queues, set.queue_count, extras->mapper_table,
+                     {set.queue_count * mapper_slots_per_queue, mapper_threshold, nvme::MapperPolicy::two_choices});
 }
 
 __global__ void __launch_bounds__(threads) drive_kernel(nvme::MemoryDrive* drive, u32 worker_count) {
@@ -51,13 +64,19 @@ __global__ void __launch_bounds__(threads) drive_kernel(nvme::MemoryDrive* drive
 
 __global__ void __launch_bounds__(threads) shared_kernel(NvmeLoad load) {
   if (warp_number() >= load.worker_count) return;
-  run_shared(Warp{}, load, warp_number(), [&](u32 worker, u32) { return worker % load.queue_count; });
+  run_shared(Warp{}, load, warp_number(), FixedQueues{load, warp_number()});
+}
+__global__ void __launch_bounds__(threads) mapped_kernel(NvmeLoad load) {
+  if (warp_number() < load.worker_count) run_shared(Warp{}, load, warp_number(), MappedQueues{{load, warp_number()}});
+}
+__global__ void __launch_bounds__(threads) classes_kernel(NvmeLoad load) {
+  if (warp_number() < load.worker_count) run_shared(Warp{}, load, warp_number(), ClassQueues{{load, warp_number()}});
 }
 __global__ void __launch_bounds__(threads) raw_kernel(NvmeLoad load) {
   if (warp_number() < load.worker_count) run_raw(Warp{}, load, warp_number());
 }
 __global__ void shared_lane_kernel(NvmeLoad load) {
-  run_shared(Lane{}, load, 0, [](u32, u32) { return 0u; });
+  run_shared(Lane{}, load, 0, FixedQueues{load, 0});
 }
 __global__ void raw_lane_kernel(NvmeLoad load) {
   run_raw(Lane{}, load, 0);
@@ -96,6 +115,7 @@ class GpuMachine : public NvmeMachine {
     allocate(outcomes_, lanes_max * sizeof(u32));
     allocate(latencies_, u64{latencies_max} * sizeof(u32));
     allocate(counts_, sizeof(NvmeCounts) + sizeof(u64));
+    allocate(extras_, sizeof(Extras));
     allocate(queues_, nvme::lay_out_queues(nullptr, queues_max, depth_max).bytes);
     require(cudaStreamCreateWithFlags(&drive_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     require(cudaStreamCreateWithFlags(&user_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -108,7 +128,7 @@ class GpuMachine : public NvmeMachine {
     for (void* const memory :
          {static_cast<void*>(device_medium_), static_cast<void*>(buffers_), static_cast<void*>(versions_),
           static_cast<void*>(outcomes_), static_cast<void*>(latencies_), static_cast<void*>(counts_),
-          static_cast<void*>(queues_)}) {
+          static_cast<void*>(queues_), static_cast<void*>(extras_)}) {
       (void)cudaFree(memory);
     }
     (void)cudaFreeHost(host_medium_);
@@ -123,12 +143,14 @@ class GpuMachine : public NvmeMachine {
     const nvme::ConnectedQueues set = nvme::lay_out_queues(queues_, point.queue_count, point.queue_depth);
     load.queues = set.queues;
     load.stop = &set.drive->is_stopping;
+    load.mapper = &extras_->mapper;
+    load.classes = extras_->classes;
     require(cudaMemsetAsync(queues_, 0, set.bytes, user_stream_), "cudaMemset");
     require(cudaMemsetAsync(outcomes_, 0, lanes_max * sizeof(u32), user_stream_), "cudaMemset");
     if (load.latencies_ns != nullptr) {
       require(cudaMemsetAsync(latencies_, 0, u64{latencies_max} * sizeof(u32), user_stream_), "cudaMemset");
     }
-    place_kernel<<<1, 64, 0, user_stream_>>>(set, drive_of(point, load));
+    place_kernel<<<1, 64, 0, user_stream_>>>(set, drive_of(point, load), extras_);
     require(cudaStreamSynchronize(user_stream_), "placing queues");
     const u32 drive_warps = point.queue_count * drive_warps_per_queue(point);
     drive_kernel<<<blocks_for(drive_warps), threads, 0, drive_stream_>>>(set.drive, drive_warps);
@@ -181,6 +203,8 @@ class GpuMachine : public NvmeMachine {
     require(cudaFuncGetAttributes(&attributes, place_kernel), "kernel");
     require(cudaFuncGetAttributes(&attributes, drive_kernel), "kernel");
     require(cudaFuncGetAttributes(&attributes, shared_kernel), "kernel");
+    require(cudaFuncGetAttributes(&attributes, mapped_kernel), "kernel");
+    require(cudaFuncGetAttributes(&attributes, classes_kernel), "kernel");
     require(cudaFuncGetAttributes(&attributes, raw_kernel), "kernel");
     require(cudaFuncGetAttributes(&attributes, shared_lane_kernel), "kernel");
     require(cudaFuncGetAttributes(&attributes, raw_lane_kernel), "kernel");
@@ -203,6 +227,8 @@ class GpuMachine : public NvmeMachine {
     load.lane_count = is_lane ? 1 : point.lane_count;
     load.worker_count = is_lane ? 1 : is_raw ? point.queue_count : point.lane_count / warp_size;
     load.window = is_lane ? 1 : point.lane_count / point.queue_count / warp_size * warp_size;
+    if (is_log(point.use)) load.log_workers = point.queue_count;
+    if (point.use == NvmeUse::log_alone) load.worker_count = point.queue_count;
     if (is_raw && !is_lane) load.lane_count = load.window * point.queue_count;
     load.outcomes = outcomes_;
     load.buffers = buffers_;
@@ -250,6 +276,12 @@ class GpuMachine : public NvmeMachine {
       case NvmeUse::raw:
         raw_kernel<<<blocks_for(load.worker_count), threads, 0, user_stream_>>>(load);
         break;
+      case NvmeUse::mapped:
+        mapped_kernel<<<blocks_for(load.worker_count), threads, 0, user_stream_>>>(load);
+        break;
+      case NvmeUse::log_classes:
+        classes_kernel<<<blocks_for(load.worker_count), threads, 0, user_stream_>>>(load);
+        break;
       case NvmeUse::shared_lane:
         shared_lane_kernel<<<1, 1, 0, user_stream_>>>(load);
         break;
@@ -274,13 +306,12 @@ class GpuMachine : public NvmeMachine {
     measured.commands = counts.commands;
     if (counts.faults != 0) throw std::runtime_error(std::to_string(counts.faults) + " lanes saw a fault");
     if (counts.commands == 0) throw std::runtime_error("no command was completed");
-    if (load.latencies_ns != nullptr) read_latencies(load, counts.commands, measured);
+    if (load.latencies_ns != nullptr) read_latencies(load, measured);
     return measured;
   }
-  // Lanes have done equally many commands but for a few: rounds that not all of them have reached are left out.
-  void read_latencies(const NvmeLoad& load, u64 commands, NvmeMeasured& measured) {
-    const u64 rounds = std::min<u64>(load.latencies_max, commands / load.lane_count);
-    std::vector<u32> found(rounds * load.lane_count);
+  // Zeros are rounds that a lane has not reached.
+  void read_latencies(const NvmeLoad& load, NvmeMeasured& measured) {
+    std::vector<u32> found(u64{load.latencies_max} * load.lane_count);
     require(cudaMemcpyAsync(found.data(), latencies_, found.size() * sizeof(u32), cudaMemcpyDeviceToHost, user_stream_),
             "latencies");
     require(cudaStreamSynchronize(user_stream_), "latencies");
@@ -316,6 +347,7 @@ class GpuMachine : public NvmeMachine {
   u8* device_medium_ = nullptr;
   u8* buffers_ = nullptr;
   u8* queues_ = nullptr;
+  Extras* extras_ = nullptr;
   u32* versions_ = nullptr;
   u32* outcomes_ = nullptr;
   u32* latencies_ = nullptr;

@@ -9,7 +9,9 @@
 #include "base/access.hpp"
 #include "base/bits.hpp"
 #include "base/group.hpp"
+#include "device/nvme/classes.hpp"
 #include "device/nvme/drive/copy_jobs.hpp"
+#include "device/nvme/mapper.hpp"
 #include "device/nvme/spec/commands.hpp"
 #include "device/nvme/submit.hpp"
 
@@ -38,9 +40,12 @@ struct NvmeLoad {
   u64 block_count;
   bool writes;
   u64 run_ns;
-  u64 limit_ns;       // then the run has failed
-  u32* latencies_ns;  // null: not wanted; that of round r of lane i is at r * lane_count + i
-  u32 latencies_max;  // of a lane
+  u64 limit_ns;               // then the run has failed
+  nvme::QueueMapper* mapper;  // of the use `mapped`
+  nvme::ClassQueue* classes;  // by queue, of the use `log_classes`
+  u32 log_workers;            // the first workers write the log, and all others are background; 0: no such difference
+  u32* latencies_ns;          // null: not wanted; that of round r of lane i is at r * lane_count + i
+  u32 latencies_max;          // of a lane
   NvmeCounts* counts;
   u32* stop;  // set by the last worker: atomic
 };
@@ -166,17 +171,73 @@ GPU4FS_FN void note_end(Group g, const NvmeLoad& load, u8* buffer, u64 block, u3
 
 }  // namespace detail
 
-// Collective. A worker's lanes submit to the queue that `choose(lane, round)` names, for all of them the same one, and
-// wait for each other's commands.
-template <class Group, class Choose>
-GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Choose&& choose) {
+// How a worker's commands come to a queue: a policy has begin(g, round), which names the queue, submit() and poll().
+// Here each worker has one queue, which it shares with others.
+struct FixedQueues {
+  const NvmeLoad& load;
+  u32 worker;
+
+  template <class Group>
+  GPU4FS_FN nvme::VirtualQueue& begin(Group /*g*/, u32 /*round*/) {
+    return load.queues[worker % load.queue_count];
+  }
+  template <class Group, class Visit, class Wait>
+  GPU4FS_FN nvme::SubmitResult submit(Group g, nvme::VirtualQueue& queue, const nvme::RankCommand& command,
+                                      Visit&& visit, Wait&& wait) {
+    return nvme::submit(g, queue, command, visit, wait);
+  }
+  template <class Group, class Visit>
+  GPU4FS_FN u32 poll(Group g, nvme::VirtualQueue& queue, Visit&& visit) {
+    return nvme::poll(g, queue, visit);
+  }
+};
+
+// The mapper names a queue for each round.
+struct MappedQueues : FixedQueues {
+  nvme::MappedQueue mapped{};
+
+  template <class Group>
+  GPU4FS_FN nvme::VirtualQueue& begin(Group g, u32 /*round*/) {
+    mapped = nvme::map_queue(g, *load.mapper);
+    return load.queues[mapped.queue];
+  }
+  template <class Group, class Visit, class Wait>
+  GPU4FS_FN nvme::SubmitResult submit(Group g, nvme::VirtualQueue& queue, const nvme::RankCommand& command,
+                                      Visit&& visit, Wait&& wait) {
+    const nvme::SubmitResult result = nvme::submit(g, queue, command, visit, wait);
+    nvme::rebalance(g, *load.mapper, mapped);
+    return result;
+  }
+};
+
+// The log and the background, on the same queues, in classes.
+struct ClassQueues : FixedQueues {
+  template <class Group, class Visit, class Wait>
+  GPU4FS_FN nvme::SubmitResult submit(Group g, nvme::VirtualQueue& /*queue*/, const nvme::RankCommand& command,
+                                      Visit&& visit, Wait&& wait) {
+    const bool is_log = worker < load.log_workers;
+    const nvme::ServiceClass service_class = is_log ? nvme::ServiceClass::log : nvme::ServiceClass::background;
+    return nvme::submit_class(g, classes(), service_class, command, visit, wait);
+  }
+  template <class Group, class Visit>
+  GPU4FS_FN u32 poll(Group g, nvme::VirtualQueue& /*queue*/, Visit&& visit) {
+    return nvme::poll_classes(g, classes(), visit);
+  }
+
+ private:
+  GPU4FS_FN nvme::ClassQueue& classes() { return load.classes[worker % load.queue_count]; }
+};
+
+// Collective. A worker's lanes submit to one queue at a time and wait for each other's commands.
+template <class Group, class Policy>
+GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Policy policy) {
   const u32 lane = worker * Group::size() + g.rank();
   u32* const outcome_place = &load.outcomes[lane];
   u8* const buffer = load.buffers + u64{lane} * load.block_bytes;
   const u64 begin_ns = g.broadcast(now_monotonic_ns());
   u64 commands = 0;
   for (u32 round = 0; g.broadcast(now_monotonic_ns()) - begin_ns < load.run_ns; ++round) {
-    nvme::VirtualQueue& queue = load.queues[choose(worker, round)];
+    nvme::VirtualQueue& queue = policy.begin(g, round);
     const auto visit = [&](const nvme::Outcome& outcome) {
       const u32 answer = outcome.end == nvme::CommandEnd::answered ? outcome.status + 1 : ~0u;
       store<Order::release, Scope::engine>(&load.outcomes[outcome.cookie], answer);
@@ -192,16 +253,17 @@ GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Choose&& ch
     const u64 submitted_ns = now_monotonic_ns();
     const nvme::SubmissionEntry entry = block_command(load, lane, block);
     u64 ended_ns = 0;
-    bool is_over = nvme::submit(g, queue, {entry, lane}, visit, wait) != nvme::SubmitResult::submitted;
+    bool is_over = policy.submit(g, queue, {entry, lane}, visit, wait) != nvme::SubmitResult::submitted;
     while (!g.any(is_over)) {
       const bool is_done = detail::load_outcome(outcome_place) != 0;
       if (is_done && ended_ns == 0) ended_ns = now_monotonic_ns();
       if (g.all(is_done)) break;
-      if (nvme::poll(g, queue, visit) == 0) wait();
+      if (policy.poll(g, queue, visit) == 0) wait();
       is_over = nvme::failure_of(*queue.controller) != nvme::Failure::none;
     }
     const bool is_good = !is_over && detail::load_outcome(outcome_place) == 1;
-    detail::note_latency(load, lane, round, ended_ns - submitted_ns);
+    const bool is_noted = load.log_workers == 0 || worker < load.log_workers;
+    if (is_noted) detail::note_latency(load, lane, round, ended_ns - submitted_ns);
     store<Order::relaxed, Scope::engine>(outcome_place, 0u);
     g.sync();
     detail::note_end(g, load, buffer, block, version, is_good);

@@ -15,6 +15,9 @@ enum class NvmeUse {
   raw,          // each queue has one warp (or thread) and no driver
   raw_lane,     // one lane has a queue and no driver
   mapped,       // as `shared`, queues by the mapper of queues
+  log_alone,    // one warp (or thread) a queue is the log, and there is nobody else
+  log_shared,   // the same with background from all other lanes, in one queue without classes
+  log_classes,  // with classes
 };
 
 enum class NvmeMedium { host, device };
@@ -31,7 +34,7 @@ struct NvmePoint {
   u64 latency_ns = 0;             // of the drive
   bool reverses_batches = false;  // shared: the drive completes batches from their end
   u64 run_ns = 100000000;
-  u32 latencies_max = 0;  // that are noted of each lane
+  u32 latencies_max = 0;  // that are noted of each lane, or of the log's
 };
 
 struct NvmeMeasured {
@@ -41,6 +44,14 @@ struct NvmeMeasured {
 
   double millions_per_s() const { return static_cast<double>(commands) / 1e6 / seconds; }
 };
+
+constexpr bool is_log(NvmeUse use) {
+  return use == NvmeUse::log_alone || use == NvmeUse::log_shared || use == NvmeUse::log_classes;
+}
+
+// Commands in a queue beyond which the mapper moves slots away, and slots for each queue.
+inline constexpr u32 mapper_threshold = 256;
+inline constexpr u32 mapper_slots_per_queue = 2;
 
 // Every run compares the bytes, and throws std::runtime_error if something is wrong or takes too long.
 class NvmeMachine {

@@ -42,12 +42,15 @@ bool is_one_lane(NvmeUse use) {
 // What all runs have in common: the load, its memory, its threads.
 class ThreadLoad {
  public:
-  explicit ThreadLoad(const NvmePoint& point) : is_raw_(point.use == NvmeUse::raw || point.use == NvmeUse::raw_lane) {
+  explicit ThreadLoad(const NvmePoint& point)
+      : use_(point.use), is_raw_(use_ == NvmeUse::raw || use_ == NvmeUse::raw_lane) {
     const u32 lanes = is_one_lane(point.use) ? 1 : point.lane_count;
     load.queue_count = point.queue_count;
     load.lane_count = lanes;
     load.window = is_one_lane(point.use) ? 1 : std::max(1u, lanes / point.queue_count);
     load.worker_count = is_raw_ ? std::min(point.queue_count, lanes) : lanes;
+    if (is_log(use_)) load.log_workers = point.queue_count;
+    if (use_ == NvmeUse::log_alone) load.worker_count = point.queue_count;
     load.block_bytes = point.block_bytes;
     load.namespace_id = namespace_id;
     load.block_count = medium_bytes / point.block_bytes;
@@ -81,11 +84,26 @@ class ThreadLoad {
     return measured;
   }
   NvmeMeasured execute_on_queues() {
+    std::vector<u32> table(nvme::mapper_table_bytes(load.queue_count, slot_count()) / sizeof(u32));
+    nvme::QueueMapper mapper;
+    nvme::place_mapper(mapper, load.queues, load.queue_count, table.data(),
+                       {slot_count(), 1, nvme::MapperPolicy::two_choices});
+    std::vector<nvme::ClassQueue> classes(load.queue_count);
+    for (u32 i = 0; i < load.queue_count; ++i) {
+      nvme::place_classes(classes[i], &load.queues[i], nvme::class_weights_default());
+    }
+    load.mapper = &mapper;
+    load.classes = classes.data();
     return execute([this](u32 worker) {
+      const FixedQueues fixed{load, worker};
       if (is_raw_) {
         run_raw(Lane{}, load, worker);
+      } else if (use_ == NvmeUse::mapped) {
+        run_shared(Lane{}, load, worker, MappedQueues{fixed});
+      } else if (use_ == NvmeUse::log_classes) {
+        run_shared(Lane{}, load, worker, ClassQueues{fixed});
       } else {
-        run_shared(Lane{}, load, worker, [this](u32 i, u32) { return i % load.queue_count; });
+        run_shared(Lane{}, load, worker, fixed);
       }
     });
   }
@@ -99,6 +117,9 @@ class ThreadLoad {
   NvmeLoad load{};
 
  private:
+  u32 slot_count() const { return load.queue_count * mapper_slots_per_queue; }
+
+  NvmeUse use_;
   bool is_raw_;
   std::vector<u32> versions_;
   std::vector<u32> outcomes_;

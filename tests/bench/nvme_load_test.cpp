@@ -18,7 +18,8 @@ namespace {
 
 TEST(NvmeLoad, EveryUseOnThreads) {
   const std::unique_ptr<NvmeMachine> machine = new_thread_machine();
-  for (const NvmeUse use : {NvmeUse::shared, NvmeUse::shared_lane, NvmeUse::raw, NvmeUse::raw_lane}) {
+  for (const NvmeUse use : {NvmeUse::shared, NvmeUse::shared_lane, NvmeUse::raw, NvmeUse::raw_lane, NvmeUse::mapped,
+                            NvmeUse::log_alone, NvmeUse::log_shared, NvmeUse::log_classes}) {
     for (const NvmeMedium medium : {NvmeMedium::host, NvmeMedium::device}) {
       // The emulated controller may complete in any order, which a queue without the driver cannot follow.
       if (medium == NvmeMedium::host && use != NvmeUse::shared) continue;
@@ -116,7 +117,7 @@ TEST(NvmeLoad, WarpsThatShareQueuesAndWarpsAlone) {
       WarpLoad warps(writes ? 4096 : 512, writes);
       warps.run([&](EmulatedWarp g, u32 worker) {
         if (is_raw) return run_raw(g, warps.load, worker);
-        run_shared(g, warps.load, worker, [](u32 i, u32 round) { return (i + round) % WarpLoad::queue_count; });
+        run_shared(g, warps.load, worker, FixedQueues{warps.load, worker});
       });
       EXPECT_EQ(warps.counts.faults, 0u);
       EXPECT_GT(warps.counts.commands, 0u);
@@ -134,7 +135,7 @@ TEST(NvmeLoad, WrongBytesAreFound) {
     for (u32 block = 0; block < WarpLoad::block_count; ++block) warps.load.medium[block * 512 + 500] ^= 4;
     warps.run([&](EmulatedWarp g, u32 worker) {
       if (is_raw) return run_raw(g, warps.load, worker);
-      run_shared(g, warps.load, worker, [](u32 i, u32) { return i % WarpLoad::queue_count; });
+      run_shared(g, warps.load, worker, FixedQueues{warps.load, worker});
     });
     EXPECT_GT(warps.counts.faults, 0u);
     warps.counts.faults = 0;

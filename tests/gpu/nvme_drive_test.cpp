@@ -21,8 +21,10 @@ const char* name_of(NvmeUse use) {
       return "raw";
     case NvmeUse::raw_lane:
       return "raw, one lane";
-    default:
+    case NvmeUse::mapped:
       return "mapped";
+    default:
+      return "classes";
   }
 }
 
@@ -41,7 +43,8 @@ void check_run(bench::NvmeMachine& machine, const NvmePoint& point) {
 
 void run_all_uses() {
   const std::unique_ptr<bench::NvmeMachine> machine = bench::new_gpu_machine();
-  for (const NvmeUse use : {NvmeUse::shared, NvmeUse::shared_lane, NvmeUse::raw, NvmeUse::raw_lane}) {
+  for (const NvmeUse use : {NvmeUse::shared, NvmeUse::shared_lane, NvmeUse::raw, NvmeUse::raw_lane, NvmeUse::mapped,
+                            NvmeUse::log_classes}) {
     for (const u32 block_bytes : {512u, 4096u}) {
       for (const bool writes : {false, true}) {
         NvmePoint point;

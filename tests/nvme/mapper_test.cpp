@@ -22,7 +22,7 @@ class MappedQueues {
  public:
   MappedQueues(u32 queue_count, u32 slot_count, MapperPolicy policy, u32 threshold)
       : queues_(queue_count), table_(mapper_table_bytes(queue_count, slot_count) / sizeof(u32)) {
-    place_mapper(mapper_, queues_.data(), queue_count, slot_count, table_.data(), threshold, policy);
+    place_mapper(mapper_, queues_.data(), queue_count, table_.data(), {slot_count, threshold, policy});
   }
 
   QueueMapper& mapper() { return mapper_; }

@@ -22,7 +22,9 @@ inline constexpr u32 service_class_count = 4;
 struct ClassWeights {
   u32 weights[service_class_count];
 };
-inline constexpr ClassWeights class_weights_default{{4, 2, 4, 1}};
+GPU4FS_FN constexpr ClassWeights class_weights_default() {
+  return {{4, 2, 4, 1}};
+}
 
 // Of one class of one queue.
 struct alignas(cache_line) ClassGate {

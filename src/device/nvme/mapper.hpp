@@ -54,9 +54,16 @@ GPU4FS_FN constexpr u64 mapper_table_bytes(u32 queue_count, u32 slot_count) {
   return (u64{queue_count} + slot_count) * sizeof(u32);
 }
 
+struct MapperOptions {
+  u32 slot_count;  // at least one a queue
+  u32 threshold;   // of a queue's load
+  MapperPolicy policy;
+};
+
 // `table` has mapper_table_bytes(). One rank.
-GPU4FS_FN inline void place_mapper(QueueMapper& mapper, VirtualQueue* queues, u32 queue_count, u32 slot_count,
-                                   u32* table, u32 threshold, MapperPolicy policy) {
+GPU4FS_FN inline void place_mapper(QueueMapper& mapper, VirtualQueue* queues, u32 queue_count, u32* table,
+                                   const MapperOptions& options) {
+  const u32 slot_count = options.slot_count;
   GPU4FS_CHECK(queue_count > 0 && slot_count >= queue_count);
   mapper = {};
   mapper.queues = queues;
@@ -65,8 +72,8 @@ GPU4FS_FN inline void place_mapper(QueueMapper& mapper, VirtualQueue* queues, u3
   mapper.queue_count = queue_count;
   mapper.slot_count = slot_count;
   mapper.share_max = 2 * static_cast<u32>(divide_up(slot_count, queue_count));
-  mapper.threshold = threshold;
-  mapper.policy = policy;
+  mapper.threshold = options.threshold;
+  mapper.policy = options.policy;
   for (u32 i = 0; i < queue_count; ++i) mapper.shares[i] = 0;
   for (u32 i = 0; i < slot_count; ++i) {
     mapper.slots[i] = i % queue_count;
