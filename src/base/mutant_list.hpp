@@ -211,6 +211,7 @@
   X(nvme_mapper_takes_last_slot, nvme, "QueueMapper*", "A queue loses its last slot: no command goes to it.")         \
   X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
+  X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \
   X(staged_store_not_marked, device, "Staged.*",                                                                      \
     "What is stored into a page of a staged device is not written to it.")                                            \
   X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "device/nvme/queue_types.hpp"
@@ -19,6 +20,8 @@ struct ControllerOptions {
   u32 queue_count = 1;   // fewer if the controller grants fewer
   u32 queue_depth = 64;  // a power of two; less if the controller has less
   u64 command_timeout_ns = 5000000000;
+  // How long a command that is late waits for its Abort before the reset.
+  u64 abort_timeout_ns = 1000000000;
   u64 admin_timeout_ns = 5000000000;
   u64 ready_timeout_ns_max = ~u64{0};  // bounds what CAP.TO says
 };
@@ -47,6 +50,9 @@ class Controller {
   // ControllerError; the controller is then failed and quiet.
   void restart();
 
+  // Sends an Abort command and waits for its answer. True: the controller says that the command ends or has ended by
+  // it. Any thread. False also if the controller does not answer in time; it has then failed.
+  bool abort(u16 queue_id, u16 command_id);
   // Turns the volatile write cache on or off. False: the controller refuses.
   bool set_write_cache(bool is_on);
   // CSTS: the failure that the registers show, none if all is well.
@@ -69,7 +75,7 @@ class Controller {
   void create_queues();
   // Throws ControllerError unless the command succeeds. Returns dword 0 of the completion.
   u32 admin(const SubmissionEntry& command, const char* what);
-  Outcome admin_outcome(const SubmissionEntry& command, const char* what);
+  Outcome admin_outcome(const SubmissionEntry& command, const char* what, u64 timeout_ns);
   void identify_data(IdentifySelect select, u32 namespace_id, void* data);
   [[noreturn]] void fail_with(Failure failure, const std::string& text);
 
@@ -80,6 +86,7 @@ class Controller {
   Capabilities capabilities_{};
   ControllerState state_{};
   std::vector<NamespaceInfo> namespaces_;
+  std::mutex admin_mutex_;  // one admin command at a time
   std::unique_ptr<QueuePair> admin_;
   std::vector<std::unique_ptr<QueuePair>> queues_;
   DmaBlock page_;  // data of admin commands

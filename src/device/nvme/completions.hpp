@@ -189,4 +189,24 @@ GPU4FS_FN bool expired(Group g, const VirtualQueue& queue, u64 before_ns) {
   return g.any(is_late);
 }
 
+struct LateCommand {
+  bool is_found;
+  u16 command_id;
+};
+
+// A command as expired() looks for, for which nobody has sent an Abort command yet: the caller does. It may be answered
+// meanwhile, and its identifier be in use again only after all generations. One rank.
+GPU4FS_FN inline LateCommand take_late_command(VirtualQueue& queue, u64 before_ns) {
+  for (u32 i = 0; i < queue.depth; ++i) {
+    CommandSlot& slot = queue.slots[i];
+    const u32 state = load<Order::acquire, Scope::engine>(&slot.state);
+    const u64 submitted_ns = load<Order::acquire, Scope::engine>(&slot.submitted_ns);
+    const bool is_same = load<Order::relaxed, Scope::engine>(&slot.state) == state;
+    if ((state & 1) == 0 || !is_same || submitted_ns >= before_ns) continue;
+    if (exchange<Order::relaxed, Scope::engine>(&slot.has_abort, 1) != 0) continue;
+    return {true, detail::command_id_of(queue, i, state >> 1)};
+  }
+  return {false, 0};
+}
+
 }  // namespace gpu4fs::nvme

@@ -71,7 +71,7 @@ struct CommandSlot {
   u64 cookie;
   u64 submitted_ns;
   u32 service_class;
-  u32 reserved;
+  u32 has_abort;  // 1: an Abort command was sent for it
 };
 static_assert(sizeof(CommandSlot) == 32);
 

@@ -72,6 +72,7 @@ GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const RankComma
   store<Order::relaxed, Scope::engine>(&slot.cookie, command.cookie);
   store<Order::relaxed, Scope::engine>(&slot.service_class, command.service_class);
   store<Order::relaxed, Scope::engine>(&slot.submitted_ns, now_monotonic_ns());
+  store<Order::relaxed, Scope::engine>(&slot.has_abort, 0);
   store<Order::release, Scope::engine>(&slot.state, generation << 1 | 1u);
   SubmissionEntry entry = command.entry;
   entry.command_id = command_id_of(queue, index, generation);

@@ -86,6 +86,7 @@ StatusCode EmulatedController::identify(const SubmissionEntry& entry) {
       set_text(controller.model, sizeof(controller.model), "Emulated controller");
       set_text(controller.firmware, sizeof(controller.firmware), "1");
       controller.transfer_shift = options_.transfer_shift;
+      controller.abort_limit = 3;
       controller.submission_entry_sizes = 0x66;
       controller.completion_entry_sizes = 0x44;
       for (const EmulatedNamespace& space : options_.namespaces) {
@@ -149,6 +150,28 @@ StatusCode EmulatedController::create_submissions(const SubmissionEntry& entry) 
   return StatusCode::success;
 }
 
+// A command that is under way ends at once with its own completion.
+StatusCode EmulatedController::abort(const SubmissionEntry& entry, u32& result) {
+  abort_count_.fetch_add(1);
+  result = abort_has_failed;
+  const u32 queue = entry.dword10 & 0xffff;
+  const u32 id = entry.dword10 >> abort_command_shift;
+  if (queue >= submissions_.size() || !submissions_[queue].exists) return StatusCode::invalid_field;
+  if (!options_.has_abort || !has_room(submissions_[queue].other)) return StatusCode::success;
+  for (std::vector<Pending>* const list : {&silent_, &pending_}) {
+    const auto found = std::find_if(list->begin(), list->end(), [&](const Pending& pending) {
+      return pending.queue == queue && pending.entry.command_id == id;
+    });
+    if (found == list->end()) continue;
+    const Pending ended = *found;
+    list->erase(found);
+    post(queue, ended.entry, StatusCode::abort_requested, 0);
+    result = 0;
+    return StatusCode::success;
+  }
+  return StatusCode::success;
+}
+
 StatusCode EmulatedController::carry_out_admin(const SubmissionEntry& entry, u32& result) {
   switch (static_cast<AdminOpcode>(entry.opcode)) {
     case AdminOpcode::identify:
@@ -157,6 +180,8 @@ StatusCode EmulatedController::carry_out_admin(const SubmissionEntry& entry, u32
       return create_completions(entry);
     case AdminOpcode::create_submission_queue:
       return create_submissions(entry);
+    case AdminOpcode::abort:
+      return abort(entry, result);
     case AdminOpcode::set_features: {
       if ((entry.dword10 & 0xff) != static_cast<u32>(FeatureId::number_of_queues)) return StatusCode::invalid_field;
       const u32 submissions = std::min((entry.dword11 & 0xffff) + 1, options_.queues_max);

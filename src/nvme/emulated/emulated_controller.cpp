@@ -115,6 +115,7 @@ void EmulatedController::remove() {
   const std::lock_guard<std::mutex> guard(mutex_);
   is_gone_ = true;
   pending_.clear();
+  silent_.clear();
 }
 
 void EmulatedController::lose_power(PowerLoss how, u32 seed) {
@@ -138,6 +139,7 @@ void EmulatedController::complain(const std::string& text) {
 void EmulatedController::reset() {
   csts_ = 0;
   pending_.clear();
+  silent_.clear();
   for (Queue& queue : submissions_) queue = {};
   for (Queue& queue : completions_) queue = {};
   for (u32 i = 0; i < doorbell_count_; ++i) __atomic_store_n(&doorbells_[i], 0u, __ATOMIC_RELEASE);
@@ -320,6 +322,7 @@ void EmulatedController::misbehave(Misbehaviour how, const Pending& done) {
       for (u32 i = 0; i < sizeof(entry); ++i) reinterpret_cast<u8*>(&entry)[i] = static_cast<u8>(random_());
       break;
     case Misbehaviour::silence:
+      silent_.push_back(done);
       return;
     case Misbehaviour::fatal:
       csts_ |= csts_fatal;

@@ -54,6 +54,7 @@ struct EmulatedOptions {
   u8 transfer_shift = 5;          // MDTS
   bool has_zeroes = true;
   bool has_deallocate = true;
+  bool has_abort = true;  // otherwise no command is aborted
   bool in_random_order = false;
   u32 seed = 1;
   DriveProfile profile = profile_unlimited;
@@ -86,6 +87,8 @@ class EmulatedController : public RegisterAccess {
   // What the driver did wrong; empty: nothing.
   std::string complaint() const;
   u64 completed_count() const { return completed_count_.load(); }
+  // Abort commands that it has received.
+  u64 abort_count() const { return abort_count_.load(); }
 
  private:
   class HostDrive;
@@ -122,6 +125,7 @@ class EmulatedController : public RegisterAccess {
   StatusCode identify(const SubmissionEntry& entry);
   StatusCode create_completions(const SubmissionEntry& entry);
   StatusCode create_submissions(const SubmissionEntry& entry);
+  StatusCode abort(const SubmissionEntry& entry, u32& result);
   StatusCode give(const SubmissionEntry& entry, const u8* data);
   void misbehave(Misbehaviour how, const Pending& done);
   Medium* medium_of(u32 namespace_id) const;
@@ -141,6 +145,7 @@ class EmulatedController : public RegisterAccess {
   std::vector<Queue> submissions_;
   std::vector<Queue> completions_;
   std::vector<Pending> pending_;
+  std::vector<Pending> silent_;  // never completed, but by an Abort
   std::mt19937 random_;
   u64 bandwidth_free_ns_ = 0;
   bool has_dma_ = true;
@@ -148,6 +153,7 @@ class EmulatedController : public RegisterAccess {
   std::string complaint_;
 
   std::atomic<u64> completed_count_{0};
+  std::atomic<u64> abort_count_{0};
   std::atomic<bool> is_stopping_{false};
   std::thread thread_;
 };

@@ -57,6 +57,11 @@ enum class StatusCode : u32 {
   deallocated_block = 0x287,
 };
 
+// Abort, clause 5.1. Dword 10: the submission queue in bits 0-15, the command identifier above. Bit 0 of the
+// completion's dword 0 is 1 if the command was not aborted. An aborted one ends with StatusCode::abort_requested.
+inline constexpr u32 abort_command_shift = 16;
+inline constexpr u32 abort_has_failed = 1u << 0;
+
 // CNS of Identify, clause 5.17.1.
 enum class IdentifySelect : u32 {
   namespace_data = 0x00,
