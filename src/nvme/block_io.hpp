@@ -1,8 +1,8 @@
 // Reads and writes of host code on a namespace, one at a time for each calling thread.
 //
 // Bytes pass through buffers that the controller reaches, in pieces of at most transfer_bytes_max(). A command without
-// an answer in time is aborted, and submitted once more if the controller ends it so. If the Abort does not help, or the
-// command is late again, or for a controller with a fatal status, there is one reset: the controller is quiesced and
+// an answer in time is aborted, and submitted once more if the controller ends it so. There is one reset if the Abort
+// does not help, if the command is late again, or for a controller with a fatal status: the controller is quiesced and
 // brought up again, and every command that was left is submitted once more. Reads, writes, zeroes, deallocation and
 // flushes may be repeated without harm. A command that is left a second time, or an answer that cannot be, makes the
 // device lost: from then on every call answers Status::device_failed. The process goes on.

@@ -2,6 +2,7 @@
 // and deep queues, with media in GPU memory and in host memory. Each run compares all bytes. Prints "N passed, N
 // failed" and exits non-zero on any failure.
 #include "bench/nvme_machine.hpp"
+#include "bench/result.hpp"
 #include "gpu_report.hpp"
 
 namespace gpu4fs::test {
@@ -42,6 +43,7 @@ void check_run(bench::NvmeMachine& machine, const NvmePoint& point) {
 }
 
 void run_all_uses() {
+  const double began = bench::now_seconds();
   const std::unique_ptr<bench::NvmeMachine> machine = bench::new_gpu_machine();
   for (const NvmeUse use : {NvmeUse::shared, NvmeUse::shared_lane, NvmeUse::raw, NvmeUse::raw_lane, NvmeUse::mapped,
                             NvmeUse::log_classes}) {
@@ -74,6 +76,7 @@ void run_all_uses() {
   }
   point.latency_ns = 100000;
   check_run(*machine, point);
+  std::printf("%.1f s\n", bench::now_seconds() - began);
 }
 
 }  // namespace

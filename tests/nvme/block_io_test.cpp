@@ -285,8 +285,8 @@ TEST(BlockIo, AFatalStatusIsCuredByAReset) {
   EXPECT_EQ(drive.session().reset_count(), 1u);
 }
 
-// Three controllers with two namespaces each, of both formats and with different limits of a transfer. One is pulled out
-// under way: the others do not notice.
+// Three controllers with two namespaces each, of both formats and with different limits of a transfer. One is pulled
+// out under way: the others do not notice.
 TEST(BlockIo, ARemovedDriveAmongOthers) {
   std::vector<std::unique_ptr<EmulatedDrive>> drives;
   std::vector<std::unique_ptr<BlockIo>> ios;

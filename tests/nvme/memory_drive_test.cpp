@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/emulated_warp.hpp"
+#include "device/nvme/classes.hpp"
 #include "device/nvme/drive/connected_queues.hpp"
 #include "device/nvme/drive/service.hpp"
 #include "device/nvme/prp.hpp"
@@ -279,6 +280,49 @@ TEST(MemoryDrive, ManyLanesAndSeveralWorkersOnAQueue) {
   });
   EXPECT_EQ(drive.complaint(), DriveComplaint::none);
   EXPECT_EQ((load<Order::relaxed, Scope::engine>(&drive.drive().completed_count)), u64{rounds} * lane_count);
+}
+
+// Warps of the background, whose commands are more than their share, and lanes of the log on one queue.
+TEST(MemoryDrive, ClassesShareAQueue) {
+  DriveShape shape;
+  shape.depth = 16;
+  shape.worker_count = 2;
+  shape.reverses_batches = true;
+  constexpr u32 lane_count = 2 * warp_size + 2;
+  RunningDrive drive(shape, 2 * lane_count * page_size);
+  ClassQueue classes;
+  place_classes(classes, &drive.queue(0), {{2, 0, 1, 1}});
+  EXPECT_EQ(classes.gates[3].share, 3u);
+  std::vector<u32> outcomes(lane_count);
+  const u32 rounds = scaled(40);
+  const auto work = [&](auto g, u32 first_lane, ServiceClass service_class) {
+    const u32 lane = first_lane + g.rank();
+    const auto visit = [&](const Outcome& outcome) {
+      EXPECT_EQ(outcome.service_class, outcome.cookie < 2 ? 0u : 3u);
+      fetch_add<Order::release, Scope::engine>(&outcomes[outcome.cookie], 1 + outcome.status);
+    };
+    const auto wait = [] { backoff(1000); };
+    for (u32 round = 0; round < rounds; ++round) {
+      SubmissionEntry entry = block_command(IoOpcode::write, 2, lane, 1);
+      entry.data.prp.first = window_address + lane * page_size;
+      std::memset(drive.memory() + lane * page_size, static_cast<int>(lane + round), page_size);
+      EXPECT_EQ(submit_class(g, classes, service_class, {entry, lane}, visit, wait), SubmitResult::submitted);
+      while (g.any(load<Order::acquire, Scope::engine>(&outcomes[lane]) == 0)) {
+        if (poll_classes(g, classes, visit) == 0) wait();
+      }
+      EXPECT_EQ(outcomes[lane], 1u);
+      EXPECT_EQ(drive.medium(2)[lane * page_size + 77], static_cast<u8>(lane + round));
+      store<Order::relaxed, Scope::engine>(&outcomes[lane], 0u);
+      g.sync();
+    }
+  };
+  std::thread log_lanes[2];
+  for (u32 i = 0; i < 2; ++i) log_lanes[i] = std::thread([&, i] { work(Lane{}, i, ServiceClass::log); });
+  run_emulated_warps(2, [&](EmulatedWarp g, u32 warp) { work(g, 2 + warp * warp_size, ServiceClass::background); });
+  for (std::thread& lane : log_lanes) lane.join();
+  for (const ClassGate& gate : classes.gates) EXPECT_EQ(gate.next_ticket, gate.ended);
+  EXPECT_EQ(classes.gates[0].ended, 2 * rounds);
+  EXPECT_EQ(classes.gates[3].ended, 2 * warp_size * rounds);
 }
 
 TEST(MemoryDrive, NoCommandIsEarly) {
