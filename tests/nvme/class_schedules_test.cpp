@@ -217,6 +217,20 @@ TEST_F(ClassSchedules, AShareIsUsedToItsEnd) {
   EXPECT_EQ(world.before_log_max(), 3u);
 }
 
+// As if the lanes behind it had submitted, and their commands had ended, between its ticket and its look at the class.
+TEST_F(ClassSchedules, ACommandThatWasOvertakenGoesOn) {
+  QueueMemory memory(class_depth);
+  ClassQueue classes;
+  place_classes(classes, &memory.queue(), {{1, 0, 0, 2}});
+  classes.gates[3].ended = 2;
+  const auto wait = [&] { fail(memory.controller(), Failure::timed_out); };
+  const SubmissionEntry entry = command_of(1);
+  const RankCommand command{entry, 1};
+  EXPECT_EQ(submit_class(
+                Lane{}, classes, ServiceClass::background, command, [](const Outcome&) {}, wait),
+            SubmitResult::submitted);
+}
+
 TEST_F(ClassSchedules, AllClassesComeToTheirEnd) {
   ClassWorld world({ServiceClass::log, ServiceClass::metadata, ServiceClass::data, ServiceClass::background},
                    {{1, 1, 1, 1}}, 2, is_short() ? 1 : 2);
