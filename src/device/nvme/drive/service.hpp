@@ -10,6 +10,7 @@
 
 #include "base/access.hpp"
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "device/nvme/drive/copy_jobs.hpp"
 #include "device/nvme/drive/memory_drive.hpp"
 
@@ -59,7 +60,8 @@ GPU4FS_FN ClaimedCommands claim_commands(Group g, MemoryDrive& drive, DriveQueue
     const u32 idle_position = load<Order::relaxed, Scope::engine>(&queue.position);
     if (idle_tail == (idle_position & (queue.depth - 1))) return {};
     if (load<Order::relaxed, Scope::engine>(&queue.token) != 0) return {};
-    if (exchange<Order::acquire, Scope::engine>(&queue.token, 1) != 0) return {};
+    const bool is_taken = exchange<Order::acquire, Scope::engine>(&queue.token, 1) != 0;
+    if (GPU4FS_MUTANT(nvme_drive_token_ignored, is_taken, false)) return {};
     const u32 position = load<Order::relaxed, Scope::engine>(&queue.position);
     const u32 tail = load<Order::acquire, Scope::system>(queue.submission_doorbell);
     return {position, tail, count_room(queue, position), true};
