@@ -85,8 +85,8 @@ Failure Controller::look_at_status() {
 
 // CC.EN, and waits until CSTS.RDY follows (NVM Express Base Specification 2.0, clause 3.5).
 void Controller::set_enabled(bool is_enabled) {
-  const u32 enabled =
-      cc_enable | submission_entry_shift << cc_submission_shift | completion_entry_shift << cc_completion_shift;
+  const u32 enabled = cc_enable | submission_entry_shift << cc_submission_shift |
+                      completion_entry_shift << cc_completion_shift | (is_weighted() ? cc_arbitration_weighted : 0);
   registers_.write_32(offset_of(Register::cc), is_enabled ? enabled : 0);
   const u64 limit_ns = std::min(info_.ready_timeout_ms * ns_per_ms, options_.ready_timeout_ns_max);
   const u64 end_ns = now_monotonic_ns() + limit_ns;
@@ -192,7 +192,16 @@ void Controller::grant_queues(bool is_first) {
   }
 }
 
+void Controller::set_arbitration() {
+  if (!is_weighted()) return;
+  SubmissionEntry command = admin_command(AdminOpcode::set_features);
+  command.dword10 = static_cast<u32>(FeatureId::arbitration);
+  command.dword11 = arbitration_of(0, options_.weights[0], options_.weights[1], options_.weights[2]);
+  admin(command, "Set Features, arbitration");
+}
+
 void Controller::create_queues() {
+  set_arbitration();
   for (const auto& pair : queues_) {
     reset_queue(pair->queue);
     const u32 id = pair->queue.queue_id;
@@ -205,6 +214,11 @@ void Controller::create_queues() {
     command.data.prp = {pair->submissions.bus_address, 0};
     command.dword10 = (pair->queue.depth - 1) << 16 | id;
     command.dword11 = id << queue_completion_shift | queue_is_contiguous;
+    if (is_weighted()) {
+      const QueuePriority priority =
+          id <= options_.priorities.size() ? options_.priorities[id - 1] : QueuePriority::medium;
+      command.dword11 |= static_cast<u32>(priority) << queue_priority_shift;
+    }
     admin(command, "Create I/O Submission Queue");
   }
 }

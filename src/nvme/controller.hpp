@@ -24,6 +24,9 @@ struct ControllerOptions {
   u64 abort_timeout_ns = 1000000000;
   u64 admin_timeout_ns = 5000000000;
   u64 ready_timeout_ns_max = ~u64{0};  // bounds what CAP.TO says
+  // By queue, those that are left out are medium. Without effect if the controller has no weighted round robin.
+  std::vector<QueuePriority> priorities;
+  u32 weights[3] = {8, 4, 1};  // of high, medium and low, 1 to 256: commands in turn
 };
 
 class Controller {
@@ -39,6 +42,8 @@ class Controller {
   const ControllerInfo& info() const { return info_; }
   const std::vector<NamespaceInfo>& namespaces() const { return namespaces_; }
   const ControllerOptions& options() const { return options_; }
+  // Whether queues have priorities.
+  bool is_weighted() const { return info_.has_weighted_arbitration && !options_.priorities.empty(); }
   u32 queue_count() const { return static_cast<u32>(queues_.size()); }
   VirtualQueue& queue(u32 index) { return queues_[index]->queue; }
   ControllerState& state() { return state_; }
@@ -72,6 +77,7 @@ class Controller {
   void set_enabled(bool is_enabled);
   void identify();
   void grant_queues(bool is_first);
+  void set_arbitration();
   void create_queues();
   // Throws ControllerError unless the command succeeds. Returns dword 0 of the completion.
   u32 admin(const SubmissionEntry& command, const char* what);

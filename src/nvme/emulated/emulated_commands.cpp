@@ -132,7 +132,7 @@ StatusCode EmulatedController::create_completions(const SubmissionEntry& entry) 
   if (id == 0 || id >= completions_.size() || completions_[id].exists) return StatusCode::queue_id_invalid;
   if (depth < 2 || depth > options_.queue_entries_max) return StatusCode::queue_size_invalid;
   if ((entry.dword11 & 1) == 0 || entry.data.prp.first % 4096 != 0) return StatusCode::invalid_field;
-  completions_[id] = {true, entry.data.prp.first, depth, 0, 1, 0};
+  completions_[id] = {true, entry.data.prp.first, depth, 0, 1, 0, {}};
   return StatusCode::success;
 }
 
@@ -146,7 +146,8 @@ StatusCode EmulatedController::create_submissions(const SubmissionEntry& entry) 
   if (id == 0 || id >= submissions_.size() || submissions_[id].exists) return StatusCode::queue_id_invalid;
   if (depth < 2 || depth > options_.queue_entries_max) return StatusCode::queue_size_invalid;
   if ((entry.dword11 & 1) == 0 || entry.data.prp.first % 4096 != 0) return StatusCode::invalid_field;
-  submissions_[id] = {true, entry.data.prp.first, depth, 0, 1, completions};
+  const QueuePriority priority = static_cast<QueuePriority>(entry.dword11 >> queue_priority_shift & 3);
+  submissions_[id] = {true, entry.data.prp.first, depth, 0, 1, completions, priority};
   return StatusCode::success;
 }
 
@@ -183,6 +184,10 @@ StatusCode EmulatedController::carry_out_admin(const SubmissionEntry& entry, u32
     case AdminOpcode::abort:
       return abort(entry, result);
     case AdminOpcode::set_features: {
+      if ((entry.dword10 & 0xff) == static_cast<u32>(FeatureId::arbitration)) {
+        arbitration_ = entry.dword11;
+        return StatusCode::success;
+      }
       if ((entry.dword10 & 0xff) != static_cast<u32>(FeatureId::number_of_queues)) return StatusCode::invalid_field;
       const u32 submissions = std::min((entry.dword11 & 0xffff) + 1, options_.queues_max);
       const u32 completions = std::min((entry.dword11 >> 16) + 1, options_.queues_max);

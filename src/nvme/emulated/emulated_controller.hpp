@@ -55,6 +55,7 @@ struct EmulatedOptions {
   bool has_zeroes = true;
   bool has_deallocate = true;
   bool has_abort = true;  // otherwise no command is aborted
+  bool has_weighted_arbitration = false;
   bool in_random_order = false;
   u32 seed = 1;
   DriveProfile profile = profile_unlimited;
@@ -96,9 +97,10 @@ class EmulatedController : public RegisterAccess {
     bool exists = false;
     u64 bus_address = 0;
     u32 depth = 0;
-    u32 position = 0;  // submissions: the head; completions: the tail
-    u32 phase = 1;     // completions
-    u32 other = 0;     // submissions: their completion queue
+    u32 position = 0;                                // submissions: the head; completions: the tail
+    u32 phase = 1;                                   // completions
+    u32 other = 0;                                   // submissions: their completion queue
+    QueuePriority priority = QueuePriority::medium;  // submissions
   };
   struct Pending {
     u32 queue;
@@ -109,6 +111,7 @@ class EmulatedController : public RegisterAccess {
   void work();
   bool work_once();
   bool fetch(u32 queue);
+  bool fetch_of_priority(QueuePriority priority, u32 count);
   bool complete_due();
   void post(u32 queue, const SubmissionEntry& entry, StatusCode status, u32 result);
   bool has_room(u32 completion_queue);
@@ -144,6 +147,8 @@ class EmulatedController : public RegisterAccess {
   u64 acq_ = 0;
   std::vector<Queue> submissions_;
   std::vector<Queue> completions_;
+  u32 arbitration_ = 0;  // dword 11 of the feature
+  u32 turn_ = 0;         // among queues of a priority
   std::vector<Pending> pending_;
   std::vector<Pending> silent_;  // never completed, but by an Abort
   std::mt19937 random_;
