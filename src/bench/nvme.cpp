@@ -149,6 +149,7 @@ void bench_sharing(NvmeContext& context) {
       point.queue_count = queues;
       point.lane_count = context.scale.tail_lanes;
       point.run_ns = context.scale.run_ns;
+      point.compare_every = 8;
       measure_sharing(context, point, NvmeUse::shared, "shared", block_bytes == 4096 ? 0.98 : 0);
     }
   }

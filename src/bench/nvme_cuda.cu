@@ -239,6 +239,7 @@ class GpuMachine : public NvmeMachine {
     load.namespace_id = namespace_id;
     load.block_count = medium_bytes / point.block_bytes;
     load.writes = point.writes;
+    load.compare_every = point.compare_every;
     load.run_ns = point.run_ns;
     load.limit_ns = limit_ns / 2;
     load.latencies_max = std::min(point.latencies_max, latencies_max / load.lane_count);

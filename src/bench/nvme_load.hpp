@@ -1,9 +1,9 @@
 // The load of `gpu4fs bench nvme`: random blocks, written and read by lanes that share virtual queues, or by groups
 // that have a queue of the controller to themselves and use no part of the driver (bench/nvme_raw.hpp).
 //
-// Content tells block and version in each 16 bytes. Every byte that is read is compared, and what was written is
-// compared at the end (check_blocks). Each lane has a buffer of one block and one command at a time. Lanes write blocks
-// of their own, spread over the medium, and read any block. All runs end by time.
+// Content tells block and version in each 16 bytes. What is read is compared, all of it or every n-th batch, and what
+// was written is compared at the end (check_medium). Each lane has a buffer of one block and one command at a time.
+// Lanes write blocks of their own, spread over the medium, and read any block. All runs end by time.
 #pragma once
 
 #include "base/access.hpp"
@@ -39,6 +39,7 @@ struct NvmeLoad {
   u32 namespace_id;
   u64 block_count;
   bool writes;
+  u32 compare_every;  // batches of a worker's reads; 1: all are compared
   u64 run_ns;
   u64 limit_ns;               // then the run has failed
   nvme::QueueMapper* mapper;  // of the use `mapped`
@@ -157,14 +158,21 @@ GPU4FS_FN void finish_worker(Group g, const NvmeLoad& load, u64 commands) {
   });
 }
 
+struct EndedCommand {
+  u64 block;
+  u32 version;
+  u32 round;
+  bool is_good;
+};
+
 // Behind a command of each rank: a read's bytes are compared, a write's version is noted.
 template <class Group>
-GPU4FS_FN void note_end(Group g, const NvmeLoad& load, u8* buffer, u64 block, u32 version, bool is_good) {
-  u32 wrong = is_good ? 0 : 1;
+GPU4FS_FN void note_end(Group g, const NvmeLoad& load, const u8* buffer, const EndedCommand& ended) {
+  u32 wrong = ended.is_good ? 0 : 1;
   if (load.writes) {
-    load.versions[block] = version;
-  } else {
-    wrong += compare_blocks(g, buffer, block, version, load.block_bytes);
+    load.versions[ended.block] = ended.version;
+  } else if (ended.round % load.compare_every == 0) {
+    wrong += compare_blocks(g, buffer, ended.block, ended.version, load.block_bytes);
   }
   if (wrong != 0) add<Scope::engine>(&load.counts->faults, 1u);
 }
@@ -266,7 +274,7 @@ GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Policy poli
     if (is_noted) detail::note_latency(load, lane, round, ended_ns - submitted_ns);
     store<Order::relaxed, Scope::engine>(outcome_place, 0u);
     g.sync();
-    detail::note_end(g, load, buffer, block, version, is_good);
+    detail::note_end(g, load, buffer, {block, version, round, is_good});
     if (g.any(!is_good)) break;
     commands += Group::size();
     g.sync();

@@ -34,6 +34,7 @@ struct NvmePoint {
   u64 latency_ns = 0;             // of the drive
   bool reverses_batches = false;  // shared: the drive completes batches from their end
   u64 run_ns = 100000000;
+  u32 compare_every = 1;  // batches that are read; a warp that compares everything alone may be slower than its queue
   u32 latencies_max = 0;  // that are noted of each lane, or of the log's
 };
 
@@ -53,7 +54,7 @@ constexpr bool is_log(NvmeUse use) {
 inline constexpr u32 mapper_threshold = 256;
 inline constexpr u32 mapper_slots_per_queue = 2;
 
-// Every run compares the bytes, and throws std::runtime_error if something is wrong or takes too long.
+// Every run compares bytes, and throws std::runtime_error if something is wrong or takes too long.
 class NvmeMachine {
  public:
   virtual ~NvmeMachine() = default;

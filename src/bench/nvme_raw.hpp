@@ -12,6 +12,7 @@ namespace detail {
 struct RawQueue {
   u32 submitted;
   u32 completed;
+  u32 batches;   // of completions
   u64 ended_ns;  // when the last completions were seen
 };
 
@@ -58,7 +59,7 @@ GPU4FS_FN u32 take_raw(Group g, const NvmeLoad& load, const nvme::VirtualQueue& 
   g.sync();
   if (is_mine && load.writes) load.versions[block] = version;
   u32 wrong = is_good ? 0 : 1;
-  if (!load.writes) {
+  if (!load.writes && raw.batches++ % load.compare_every == 0) {
     wrong += compare_blocks(g, load.buffers + u64{lane} * load.block_bytes, block, version, load.block_bytes);
   }
   if (wrong != 0) add<Scope::engine>(&load.counts->faults, 1u);

@@ -55,6 +55,7 @@ class ThreadLoad {
     load.namespace_id = namespace_id;
     load.block_count = medium_bytes / point.block_bytes;
     load.writes = point.writes;
+    load.compare_every = point.compare_every;
     load.run_ns = point.run_ns;
     load.limit_ns = limit_ns;
     load.latencies_max = point.latencies_max;

@@ -81,6 +81,7 @@ class WarpLoad {
     load.namespace_id = 1;
     load.block_count = block_count;
     load.writes = writes;
+    load.compare_every = 1;
     load.run_ns = 30000000;
     load.limit_ns = 60000000000;
     load.counts = &counts;
