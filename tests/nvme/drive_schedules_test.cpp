@@ -175,6 +175,13 @@ TEST_F(DriveSchedules, TwoWorkersOnAQueue) {
   }
 }
 
+// Workers that do not keep out of each other's way need two deviations to meet.
+TEST_F(DriveSchedules, TwoWorkersForOneLane) {
+  DriveWorld world(1, 2, false, 2);
+  EXPECT_EQ(world.run_all(), "");
+  EXPECT_TRUE(world.both_worked());
+}
+
 TEST_F(DriveSchedules, WithALatency) {
   DriveWorld world(2, 4, true, is_short() ? 1 : 2);
   EXPECT_EQ(world.run_all(), "");
