@@ -14,13 +14,14 @@ namespace gpu4fs::bench {
 
 namespace {
 
-enum class Action { run, trace, fuse, programs, btrfs, report };
+enum class Action { run, trace, fuse, programs, btrfs, nvme, report };
 Action action = Action::report;
 BenchRunOptions run_options;
 BenchTraceOptions trace_options;
 BenchFuseOptions fuse_options;
 BenchProgramsOptions programs_options;
 BenchBtrfsOptions btrfs_options;
+BenchNvmeOptions nvme_options;
 std::vector<std::string> report_paths;
 
 void add_options(cli::CommandLine line) {
@@ -29,6 +30,7 @@ void add_options(cli::CommandLine line) {
   fuse_options = {};
   programs_options = {};
   btrfs_options = {};
+  nvme_options = {};
   report_paths.clear();
   line.require_subcommand();
   cli::CommandLine run = line.subcommand("run", "measure an engine in this process through the client library");
@@ -73,6 +75,13 @@ void add_options(cli::CommandLine line) {
   btrfs.flag("--quick", btrfs_options.quick, "Less data and fewer repetitions");
   btrfs.option("--only", btrfs_options.only, "Parts to run: mount, ring").one_of({"mount", "ring"});
   btrfs.on_selected([] { action = Action::btrfs; });
+  cli::CommandLine nvme = line.subcommand("nvme", "measure the NVMe driver on an emulated drive");
+  nvme.option("--engine", nvme_options.engine, "auto, cpu or cuda").one_of({"auto", "cpu", "cuda"});
+  nvme.option("-o,--output", nvme_options.output, "Write the result as JSON to this file");
+  nvme.flag("--quick", nvme_options.quick, "Shorter runs and fewer repetitions");
+  nvme.option("--only", nvme_options.only, "Parts to run: rate, sharing, latency, tail, mapper, classes")
+      .one_of({"rate", "sharing", "latency", "tail", "mapper", "classes"});
+  nvme.on_selected([] { action = Action::nvme; });
   cli::CommandLine report = line.subcommand("report", "print results: what, measured, required, met or short");
   report.option("results", report_paths, "JSON files, default bench/results/*.json");
   report.on_selected([] { action = Action::report; });
@@ -90,6 +99,8 @@ int run() {
       return bench_programs(programs_options);
     case Action::btrfs:
       return bench_btrfs(btrfs_options);
+    case Action::nvme:
+      return bench_nvme(nvme_options);
     case Action::report:
       return bench_report(report_paths);
   }

@@ -50,6 +50,15 @@ struct BenchBtrfsOptions {
 };
 int bench_btrfs(const BenchBtrfsOptions& options);
 
+// The NVMe driver on an emulated drive.
+struct BenchNvmeOptions {
+  std::string engine = "auto";
+  std::string output;
+  bool quick = false;
+  std::vector<std::string> only;  // parts to run; empty: all
+};
+int bench_nvme(const BenchNvmeOptions& options);
+
 int bench_report(const std::vector<std::string>& paths);
 
 }  // namespace gpu4fs::bench
