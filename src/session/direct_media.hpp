@@ -13,6 +13,7 @@
 #include "block/block_medium.hpp"
 #include "block/controller.hpp"
 #include "device/memory/mapped_file.hpp"
+#include "device/queue/io_consumer.hpp"
 #include "device/queue/io_queue_build.hpp"
 
 namespace gpu4fs::session {
@@ -36,6 +37,9 @@ class DirectMedia {
   // Once, when media have been set. `memory`: of most requests. `on_reports`: see block::ControllerOptions.
   // DeviceError.
   void start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports);
+
+  // Whether a kernel produces, which cannot wake anybody: then a thread looks for requests all the time. Any thread.
+  void set_must_poll(bool must_poll) { device::set_must_poll(*shared_, must_poll); }
 
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.

@@ -62,9 +62,11 @@ struct StagedDevices {
   u32* detached_count;        // atomic: requests that were not taken from the reports
   const Device* devices;      // of the pool, by index
   PinList* pins;              // by worker
-  u8* pages;                  // by worker: a page of engine memory for transfers
+  u8* pages;                  // by worker: own_page_count pages of memory for transfers, which the controller accesses
   WriteErrors* error_state;
   u32 detached_max;
+  u32 own_page_count;
+  u32 is_bounced;  // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
   u32 worker_count;
   u32 holder_max;  // workers that may hold pins at the same time
   u32 holders;     // atomic; only counted on the host (staged/worker.hpp)
