@@ -64,7 +64,8 @@ class Detached {
   // Owners that were told.
   std::vector<u32> take_all() {
     std::vector<u32> told;
-    (void)take_completions(*staged, 1000, [&](u32 owner) { told.push_back(owner); });
+    while (take_completions(Lane{}, *staged, [&](u32 owner) { told.push_back(owner); }) != 0) {
+    }
     return told;
   }
   cache::LineWord word_of(u64 page) {
@@ -85,7 +86,7 @@ class Detached {
     end_write(device_, page * page_size, page_size);
     end_pins(Lane{}, *staged, first);
   }
-  u32 in_flight() const { return *staged->detached_count; }
+  u32 in_flight() const { return load<Order::acquire, Scope::engine>(staged->detached_count); }
 
   StagedDevices* staged = nullptr;
 

@@ -134,12 +134,13 @@ GPU4FS_FN inline bool has_detached(const StagedDevices& staged) {
   return staged.queue != nullptr && load<Order::relaxed, Scope::engine>(staged.detached_count) != 0;
 }
 
-// Ends up to `count` transfers whose requests have completed, and calls tell(owner) for those that have one. One lane.
-// Returns how many ended.
-template <class Tell>
-GPU4FS_FN u32 take_completions(const StagedDevices& staged, u32 count, Tell&& tell) {
-  u32 done = 0;
-  for (u32 slot = 0; done < count && take_report(*staged.queue, &slot); ++done) {
+// Ends transfers whose requests have completed, one for each rank at most, and calls tell(owner), on some rank, for
+// those that have an owner. Collective. Returns how many ended.
+template <class Group, class Tell>
+GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& staged, Tell&& tell) {
+  u32 slot = 0;
+  const u32 count = take_reports(g, *staged.queue, &slot);
+  if (g.rank() < count) {
     DetachedRequest& request = staged.detached[slot];
     const IoProgress progress = poll(*staged.queue, slot);
     GPU4FS_CHECK(!progress.is_pending);
@@ -150,7 +151,8 @@ GPU4FS_FN u32 take_completions(const StagedDevices& staged, u32 count, Tell&& te
     fetch_sub<Order::release, Scope::engine>(staged.detached_count, 1u);
     if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) tell(owner);
   }
-  return done;
+  g.sync();
+  return count;
 }
 
 }  // namespace gpu4fs::device
