@@ -49,7 +49,10 @@ struct Extras {
 __global__ void place_kernel(nvme::ConnectedQueues set, nvme::MemoryDrive drive, Extras* extras) {
   for (u32 i = threadIdx.x; i < set.queue_count; i += blockDim.x) {
     nvme::connect_queue(set, i);
-    nvme::place_classes(extras->classes[i], &set.queues[i], nvme::class_weights_default());
+    // Shallow queues have no room for shares.
+    if (set.depth > nvme::service_class_count) {
+      nvme::place_classes(extras->classes[i], &set.queues[i], nvme::class_weights_default());
+    }
   }
   if (threadIdx.x != 0) return;
   nvme::place_drive(set, drive);
