@@ -44,6 +44,7 @@ class DirectMedia {
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.
   std::string describe() const { return controller_->describe(); }
+  block::IoStatistics statistics() const { return controller_->statistics(); }
   // Of a device: what failed first, or "".
   std::string first_error(u32 device) const { return controller_->first_error(device); }
 

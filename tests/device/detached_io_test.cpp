@@ -86,7 +86,7 @@ class Detached {
     end_write(device_, page * page_size, page_size);
     end_pins(Lane{}, *staged, first);
   }
-  u32 in_flight() const { return load<Order::acquire, Scope::engine>(staged->detached_count); }
+  u32 in_flight() const { return load<Order::acquire, Scope::engine>(&staged->detached_state->count); }
 
   StagedDevices* staged = nullptr;
 

@@ -28,8 +28,8 @@ inline void build_detached(EngineAllocator& allocator, StagedDevices& staged, u3
   const u64 bytes = u64{slot_count} * sizeof(DetachedRequest);
   staged.detached = static_cast<DetachedRequest*>(allocator.allocate(bytes, cache_line));
   allocator.zero(staged.detached, bytes);
-  staged.detached_count = static_cast<u32*>(allocator.allocate(sizeof(u32), cache_line));
-  allocator.zero(staged.detached_count, sizeof(u32));
+  staged.detached_state = static_cast<DetachedState*>(allocator.allocate(sizeof(DetachedState), cache_line));
+  allocator.zero(staged.detached_state, sizeof(DetachedState));
   staged.detached_max = minimum(slot_count / 2, staged.cache.line_count / 4);
 }
 
