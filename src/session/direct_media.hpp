@@ -27,8 +27,9 @@ class DirectMedia {
   DirectMedia(const DirectMedia&) = delete;
   DirectMedia& operator=(const DirectMedia&) = delete;
 
-  // Whether a controller can access the medium. hugetlbfs has no calls that write, and anonymous memory has no file.
-  static bool can_serve(const device::MappedFile& file);
+  // Whether a controller accesses the medium. `everywhere`: files on tmpfs too. hugetlbfs has no calls that write, and
+  // anonymous memory has no file.
+  static bool serves(const device::MappedFile& file, bool everywhere);
 
   // Unmaps the file, which becomes the medium of the device. Nothing is in flight for the medium before, which stays
   // open. DeviceError: it cannot be opened.

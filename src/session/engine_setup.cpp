@@ -209,14 +209,34 @@ struct EngineShape {
   EngineAllocator* shared = nullptr;  // memory that threads of the host access too; null: all memory of the engine
 };
 
+bool is_direct(DeviceAccess access) {
+  return access == DeviceAccess::direct || access == DeviceAccess::direct_everywhere;
+}
+
+// Mapped if there is nothing to access in another way.
+DeviceAccess decide_access(DeviceAccess wanted, const EngineSetup& setup) {
+  const DeviceAccess access = resolve_access(wanted);
+  if (!is_direct(access)) return access;
+  const bool everywhere = access == DeviceAccess::direct_everywhere;
+  const bool has_some = std::any_of(setup.files.begin(), setup.files.end(), [&](const device::MappedFile& file) {
+    return DirectMedia::serves(file, everywhere);
+  });
+  return has_some ? access : DeviceAccess::mapped;
+}
+
+// Bytes of the page cache if nothing else is asked for. Tests get few frames, so that pages leave them.
+u64 standard_page_cache_bytes(const ServerOptions& options, const pool::OpenedPool& pool) {
+  if (options.device_access != DeviceAccess::direct) return 0;
+  if (options.purpose != ServerPurpose::mount) return page_cache_default_min;
+  u64 pool_bytes = 0;
+  for (const pool::OpenedDevice& device : pool.devices) pool_bytes += device.file.size_bytes();
+  return std::min(default_page_cache_bytes(system_memory_bytes()), pool_bytes);
+}
+
 // Frames of the page cache, of which at most `holders` workers pin some at the same time.
-u32 page_cache_frames(const ServerOptions& options, u32 holders) {
-  const DeviceAccess access = resolve_access(options.device_access);
-  if (access == DeviceAccess::mapped) return 0;
-  // Tests, which choose by the environment, get few frames, so that pages leave them.
-  const bool is_test = options.device_access == DeviceAccess::automatic;
-  const u64 standard = is_test ? 0 : default_page_cache_bytes(system_memory_bytes());
-  const u64 bytes = options.page_cache_bytes != 0 ? options.page_cache_bytes : standard;
+u32 page_cache_frames(const ServerOptions& options, const pool::OpenedPool& pool, u32 holders) {
+  if (options.device_access == DeviceAccess::mapped) return 0;
+  const u64 bytes = options.page_cache_bytes != 0 ? options.page_cache_bytes : standard_page_cache_bytes(options, pool);
   const u64 wanted = std::min(bytes, page_cache_bytes_max) / page_size;
   return static_cast<u32>(
       std::max<u64>(align_down(wanted, u64{cache::set_line_max}), device::staged_frames_min(holders)));
@@ -298,7 +318,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
-  if (resolve_access(options.device_access) == DeviceAccess::direct) open_directly(setup, *setup.heap, true);
+  if (is_direct(options.device_access)) open_directly(setup, *setup.heap, true);
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
   // A check gets its chunks one by one, so its behaviour is the same with every engine.
@@ -307,7 +327,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
                                        {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
-                                        page_cache_frames(options, workers + staged_lender_max)});
+                                        page_cache_frames(options, pool, workers + staged_lender_max)});
   if (setup.direct != nullptr) {
     start_direct_media(setup, [built] { engine::wake_workers(*built, 1); });
   }
@@ -320,7 +340,8 @@ std::string find_gpu_obstacle(const EngineSetup& setup, DeviceAccess access) {
   const engine::CudaAvailability gpu = engine::cuda_availability();
   if (!gpu.available) return gpu.reason;
   for (const device::MappedFile& file : setup.files) {
-    if (file.is_absent() || (access == DeviceAccess::direct && DirectMedia::can_serve(file))) continue;
+    if (file.is_absent()) continue;
+    if (is_direct(access) && DirectMedia::serves(file, access == DeviceAccess::direct_everywhere)) continue;
     const device::GpuRegistration registration = file.gpu_registration();
     if (!registration.possible) return registration.reason;
   }
@@ -347,11 +368,12 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
   const engine::EngineConfig config = engine::cuda_engine_config(cuda);
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
   SharedMemory shared(*setup.gpu);
-  if (resolve_access(options.device_access) == DeviceAccess::direct) open_directly(setup, shared, false);
+  if (is_direct(options.device_access)) open_directly(setup, shared, false);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
-  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
-                                       {config, memory_sizes(options, gpu_memory_least, config.worker_count), false,
-                                        page_cache_frames(options, engine::worker_memory_count(config)), &shared});
+  engine::Engine* built =
+      build_engine(*setup.gpu, options, pool, setup,
+                   {config, memory_sizes(options, gpu_memory_least, config.worker_count), false,
+                    page_cache_frames(options, pool, engine::worker_memory_count(config)), &shared});
   if (setup.direct != nullptr) {
     start_direct_media(setup, nullptr);
     cuda.on_running = [direct = setup.direct.get()](bool runs) { direct->set_must_poll(runs); };
@@ -363,7 +385,7 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
 // Tries the GPU engine; the reason of the setup describes the result.
 bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
   const bool wanted = options.engine == EngineChoice::cuda;
-  setup.reason = find_gpu_obstacle(setup, resolve_access(options.device_access));
+  setup.reason = find_gpu_obstacle(setup, options.device_access);
   if (setup.reason.empty()) {
     try {
       set_up_cuda(options, pool, setup);
@@ -393,15 +415,16 @@ u64 default_cache_bytes(u64 memory_bytes) {
 DeviceAccess resolve_access(DeviceAccess access) {
   if (access != DeviceAccess::automatic) return access;
   const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
-  if (wanted == nullptr || std::strcmp(wanted, "mapped") == 0) return DeviceAccess::mapped;
+  if (wanted == nullptr) return DeviceAccess::direct;
+  if (std::strcmp(wanted, "mapped") == 0) return DeviceAccess::mapped;
   if (std::strcmp(wanted, "staged") == 0) return DeviceAccess::staged;
-  if (std::strcmp(wanted, "direct") == 0) return DeviceAccess::direct;
+  if (std::strcmp(wanted, "direct") == 0) return DeviceAccess::direct_everywhere;
   throw pool::PoolError(Status::invalid_argument,
                         fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped, staged or direct", wanted));
 }
 
 bool EngineSetup::accesses_directly(const device::MappedFile& file) const {
-  return direct != nullptr && DirectMedia::can_serve(file);
+  return direct != nullptr && DirectMedia::serves(file, is_direct_everywhere);
 }
 
 void EngineSetup::prepare_access(u32 index, device::MappedFile& file) {
@@ -426,10 +449,13 @@ device::Device EngineSetup::device(u32 index) const {
   return device;
 }
 
-EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool) {
+EngineSetup set_up_engine(const ServerOptions& wanted, pool::OpenedPool& pool) {
   EngineSetup setup;
+  ServerOptions options = wanted;
   try {
     setup.files = map_devices(pool, options.purpose);
+    options.device_access = decide_access(options.device_access, setup);
+    setup.is_direct_everywhere = options.device_access == DeviceAccess::direct_everywhere;
     if (options.engine == EngineChoice::cpu) {
       setup.reason = "as asked for";
       set_up_cpu(options, pool, setup);

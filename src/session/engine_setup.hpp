@@ -37,6 +37,7 @@ struct EngineSetup {
   }
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
   std::unique_ptr<DirectMedia> direct;  // null: all devices are mapped
+  bool is_direct_everywhere = false;    // DeviceAccess
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine was selected, a clause
   // Engine memory; nullptr: all devices are mapped.
