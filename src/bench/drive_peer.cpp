@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <liburing.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,7 +60,7 @@ class BareLoop final : public DrivePeer {
   DriveRate run(const std::string& path, const DriveLoad& load) const override {
     const OpenFile file(path, (load.writes ? O_RDWR : O_RDONLY) | O_DIRECT);
     AlignedBytes buffers(load.depth * load.block_bytes);
-    Ring ring(load.depth);
+    BareRing ring(load.depth);
     std::memset(buffers.data(), 1, load.depth * load.block_bytes);
     std::vector<u64> places;
     const u64 count = load.total_bytes / load.block_bytes;
@@ -70,24 +69,13 @@ class BareLoop final : public DrivePeer {
     }
     const double cpu_began = process_cpu_seconds();
     const double began = now_seconds();
-    transfer(ring.ring, file.get(), places, buffers.data(), load);
+    transfer(*ring.get(), file.get(), places, buffers.data(), load);
     if (load.writes && ::fsync(file.get()) != 0) fail_by_errno(path);
     const double gigabytes = static_cast<double>(places.size() * load.block_bytes) / 1e9;
     return {gigabytes / (now_seconds() - began), (process_cpu_seconds() - cpu_began) / gigabytes};
   }
 
  private:
-  struct Ring {
-    explicit Ring(u32 depth) {
-      const int error = io_uring_queue_init(depth, &ring, 0);
-      if (error < 0) throw std::runtime_error(fmt::format("io_uring: {}", std::strerror(-error)));
-    }
-    ~Ring() { io_uring_queue_exit(&ring); }
-    Ring(const Ring&) = delete;
-    Ring& operator=(const Ring&) = delete;
-    io_uring ring{};
-  };
-
   static void transfer(io_uring& ring, int file, const std::vector<u64>& places, u8* buffers, const DriveLoad& load) {
     u64 next = 0;
     u64 done = 0;
@@ -130,6 +118,23 @@ std::unique_ptr<DrivePeer> new_drive_peer(const std::string& kind) {
     return std::make_unique<BareLoop>();
   }
   return std::make_unique<Fio>();
+}
+
+BareRing::BareRing(u32 depth) {
+  const int error = io_uring_queue_init(depth, &ring_, 0);
+  if (error < 0) throw std::runtime_error(fmt::format("io_uring: {}", std::strerror(-error)));
+}
+
+BareRing::~BareRing() {
+  io_uring_queue_exit(&ring_);
+}
+
+i32 BareRing::take_result() {
+  io_uring_cqe* entry = nullptr;
+  if (io_uring_peek_cqe(&ring_, &entry) != 0) throw std::runtime_error("io_uring: an operation has not completed");
+  const i32 result = entry->res;
+  io_uring_cqe_seen(&ring_, entry);
+  return result;
 }
 
 AlignedBytes::AlignedBytes(u64 length_bytes)

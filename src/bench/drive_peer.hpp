@@ -1,6 +1,8 @@
 // What a file or block device can do without a pool: the limit of `gpu4fs bench drives`. Private to the tools.
 #pragma once
 
+#include <liburing.h>
+
 #include <memory>
 #include <string>
 
@@ -36,6 +38,22 @@ std::unique_ptr<DrivePeer> new_drive_peer(const std::string& kind);
 
 // Writes all bytes of a new file, or of a device of this size, so that later writes find their blocks. None is zero.
 void write_all_blocks(const std::string& path, u64 length_bytes);
+
+// An io_uring of one thread. std::runtime_error if it is not allowed.
+class BareRing {
+ public:
+  explicit BareRing(u32 depth);
+  ~BareRing();
+  BareRing(const BareRing&) = delete;
+  BareRing& operator=(const BareRing&) = delete;
+
+  io_uring* get() { return &ring_; }
+  // Of the oldest operation that has completed; there is one.
+  i32 take_result();
+
+ private:
+  io_uring ring_{};
+};
 
 // Memory for O_DIRECT.
 class AlignedBytes {

@@ -120,16 +120,25 @@ double write_file(Mount& mount, u64 length) {
   return static_cast<double>(length) / 1e9 / seconds;
 }
 
-double write_to_pool(const std::vector<std::string>& devices, const Level& level, const DrivesScale& scale) {
-  DrivePool pool({.paths = devices, .profile = level.profile, .page_cache_bytes = scale.page_cache_bytes});
+double write_to_pool(const std::vector<std::string>& devices, const Level& level, u64 page_cache_bytes, u64 length) {
+  DrivePool pool({.paths = devices, .profile = level.profile, .page_cache_bytes = page_cache_bytes});
   double seconds = 0;
   {
-    DriveFile file(pool.server(), scale.file_bytes);
+    DriveFile file(pool.server(), length);
     seconds = file.write_whole(call_bytes, depth).seconds;
     file.read_whole(call_bytes, depth);
   }
   pool.stop();
-  return static_cast<double>(scale.file_bytes) / 1e9 / seconds;
+  return static_cast<double>(length) / 1e9 / seconds;
+}
+
+// The size of the scale, or half of it as often as it takes to write it in the time. At least twice the page cache.
+u64 choose_length(const DrivesScale& scale, double gb_per_s) {
+  u64 length = scale.file_bytes;
+  while (length / 2 >= 2 * scale.page_cache_bytes &&
+         static_cast<double>(length) / 1e9 / gb_per_s > scale.raid_s_max / 2)
+    length /= 2;
+  return length;
 }
 
 // Who writes, with a new pool or file system each time.
@@ -139,10 +148,11 @@ struct Side {
   std::vector<double> gb_per_s = {};
 };
 
-void add_row(DrivesContext& context, const Level& level, const std::vector<Side>& sides) {
+void add_row(DrivesContext& context, const Level& level, u64 length, const std::vector<Side>& sides) {
   BenchRow row;
   row.name = fmt::format("drives-{}-write", level.profile);
-  row.what = fmt::format("sequential write of 1 MiB, fsync, {} on {} loop devices", level.profile, level.device_count);
+  row.what = fmt::format("{} MiB in writes of 1 MiB, fsync, {} on {} loop devices", length >> 20, level.profile,
+                         level.device_count);
   row.unit = "GB/s";
   set_samples(row, sides[0].gb_per_s);
   for (std::size_t i = 1; i < sides.size(); ++i) {
@@ -163,7 +173,7 @@ void add_row(DrivesContext& context, const Level& level, const std::vector<Side>
 void measure_level(DrivesContext& context, const Level& level) {
   const DrivesScale& scale = context.scale;
   const TemporaryFolder folder(context.folder);
-  const u64 device_bytes = align_up(3 * scale.file_bytes / 2 / level.data_devices, u64{1} << 20) + (u64{384} << 20);
+  const u64 device_bytes = align_up(3 * scale.file_bytes / 2 / level.data_devices, u64{1} << 20) + (u64{256} << 20);
   LoopDevices loops;
   for (u32 i = 0; i < level.device_count; ++i) {
     const std::string file = fmt::format("{}/device{}", folder.path(), i);
@@ -172,20 +182,23 @@ void measure_level(DrivesContext& context, const Level& level) {
   }
   const std::vector<std::string> devices = paths_of(loops);
   const std::string mount = folder.path() + "/mount";
+  const auto write_own = [&](u64 length) { return write_to_pool(devices, level, scale.page_cache_bytes, length); };
+  const u64 length = choose_length(scale, write_own(2 * scale.page_cache_bytes));
   std::vector<Side> sides{
-      {"pool", [&] { return write_to_pool(devices, level, scale); }},
+      {"pool", [&] { return write_own(length); }},
       {"btrfs",
        [&] {
          BtrfsMount btrfs(devices, mount, level.profile);
-         return write_file(btrfs, scale.file_bytes);
+         return write_file(btrfs, length);
        }},
       {"ext4 on md",
        [&] {
          ArrayMount array(devices, mount, level.profile);
-         return write_file(array, scale.file_bytes);
+         return write_file(array, length);
        }},
   };
-  for (u32 round = 0; round < scale.rounds; ++round) {
+  Rounds rounds(scale.rounds, scale.raid_s_max);
+  while (rounds.next()) {
     for (std::size_t i = 0; i < sides.size();) {
       try {
         sides[i].gb_per_s.push_back(sides[i].write());
@@ -197,7 +210,7 @@ void measure_level(DrivesContext& context, const Level& level) {
       }
     }
   }
-  add_row(context, level, sides);
+  add_row(context, level, length, sides);
 }
 
 }  // namespace

@@ -42,9 +42,9 @@ struct Media {
   std::string peer;
 };
 
-// A pool has room for the file twice: fsync waits until its old pages are free only in a checkpoint.
+// With room for the file twice: replaced pages are free only after the next checkpoint.
 u64 pool_bytes(u64 file_bytes) {
-  return align_up(5 * file_bytes / 2, u64{1} << 20) + (u64{256} << 20);
+  return align_up(5 * file_bytes / 2, u64{1} << 20) + (u64{128} << 20);
 }
 
 // In every second round the peer is first.
@@ -124,9 +124,9 @@ void measure(DrivesContext& context, const Media& media) {
         {"write-random", "random write of 4 KiB at depth 64, fsync", load(true, true),
          [&] { return file.write_pages(some_pages(), random_depth); }},
     };
-    file.write_whole(step_bytes, sequential_depth);  // warms up
-    for (u32 round = 0; round < scale.rounds; ++round) {
-      for (Transfer& transfer : transfers) run_round(transfer, context.peer, media.peer, round % 2 == 1);
+    Rounds rounds(scale.rounds, scale.medium_s_max);
+    while (rounds.next()) {
+      for (Transfer& transfer : transfers) run_round(transfer, context.peer, media.peer, rounds.number() % 2 == 0);
     }
     file.read_whole(step_bytes, sequential_depth);  // compares what random writes have left
     for (const Transfer& transfer : transfers) add_rate_row(context, media, transfer);

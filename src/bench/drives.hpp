@@ -16,16 +16,38 @@ struct DrivesScale {
   u64 random_bytes;      // of one random transfer
   u64 page_cache_bytes;  // of the pools
   u32 rounds;
-  u32 appends;
+  double medium_s_max;  // of the parts file and block: no further round begins that would end later
+  double raid_s_max;    // of a level: the same; and a write of its pool takes half of it at most
+  u32 appends;          // a multiple of 50
   u32 idle_ms;
   u64 hit_bytes;  // of the file that fits the page cache
 
   static constexpr DrivesScale full() {
-    return {u64{1} << 30, u64{128} << 20, u64{64} << 20, 3, 1000, 2000, u64{32} << 20};
+    return {u64{1} << 30, u64{128} << 20, u64{64} << 20, 3, 25, 20, 1000, 2000, u64{32} << 20};
   }
   static constexpr DrivesScale quick() {
-    return {u64{128} << 20, u64{16} << 20, u64{16} << 20, 1, 200, 2000, u64{8} << 20};
+    return {u64{64} << 20, u64{8} << 20, u64{16} << 20, 1, 0, 3, 200, 2000, u64{8} << 20};
   }
+};
+
+// Whether a further round fits into the time, if it takes as long as those before on average. There is always one.
+class Rounds {
+ public:
+  Rounds(u32 count_max, double seconds_max) : count_max_(count_max), seconds_max_(seconds_max) {}
+  // Called before each round.
+  bool next() {
+    const double seconds = now_seconds() - began_;
+    if (count_ == count_max_ || (count_ != 0 && seconds / count_ * (count_ + 1) > seconds_max_)) return false;
+    ++count_;
+    return true;
+  }
+  u32 number() const { return count_; }  // of the present one, from 1
+
+ private:
+  u32 count_max_;
+  double seconds_max_;
+  double began_ = now_seconds();
+  u32 count_ = 0;
 };
 
 struct DrivesContext {
