@@ -85,8 +85,8 @@ class AppendedFile {
 };
 
 // The least that makes a page durable: it replaces bytes of a file that has its blocks, so the file system has nothing
-// to note, and the disk is told to flush. By two calls of the system, or by one call with two operations of an io_uring:
-// each is the faster one on some machine.
+// to note, and the disk is told to flush. Either two calls of the system do it, or two operations of an io_uring: each
+// way is the faster one on some machine.
 class FlushedFile {
  public:
   FlushedFile(const std::string& path, u32 page_count) : path_(path) {
