@@ -14,7 +14,7 @@ namespace gpu4fs::bench {
 
 namespace {
 
-enum class Action { run, trace, fuse, programs, btrfs, nvme, report };
+enum class Action { run, trace, fuse, programs, btrfs, nvme, drives, report };
 Action action = Action::report;
 BenchRunOptions run_options;
 BenchTraceOptions trace_options;
@@ -22,7 +22,23 @@ BenchFuseOptions fuse_options;
 BenchProgramsOptions programs_options;
 BenchBtrfsOptions btrfs_options;
 BenchNvmeOptions nvme_options;
+BenchDrivesOptions drives_options;
 std::vector<std::string> report_paths;
+
+void add_drives_options(cli::CommandLine& line) {
+  drives_options = {};
+  cli::CommandLine drives =
+      line.subcommand("drives", "measure pools on files and block devices of a disk, accessed directly");
+  drives.option("--engine", drives_options.engine, "cpu or cuda").one_of({"cpu", "cuda"});
+  drives.option("--folder", drives_options.folder, "Where all files are made, on a disk; default: the current folder");
+  drives.option("--peer", drives_options.peer, "fio, or bare: a loop of this program; default fio if it is installed")
+      .one_of({"auto", "fio", "bare"});
+  drives.option("-o,--output", drives_options.output, "Write the result as JSON to this file");
+  drives.flag("--quick", drives_options.quick, "Less data and fewer repetitions");
+  drives.option("--only", drives_options.only, "Parts to run: file, block, idle, sync, raid, hits")
+      .one_of({"file", "block", "idle", "sync", "raid", "hits"});
+  drives.on_selected([] { action = Action::drives; });
+}
 
 void add_options(cli::CommandLine line) {
   run_options = {};
@@ -82,6 +98,7 @@ void add_options(cli::CommandLine line) {
   nvme.option("--only", nvme_options.only, "Parts to run: rate, sharing, latency, tail, mapper, classes")
       .one_of({"rate", "sharing", "latency", "tail", "mapper", "classes"});
   nvme.on_selected([] { action = Action::nvme; });
+  add_drives_options(line);
   cli::CommandLine report = line.subcommand("report", "print results: what, measured, required, met or short");
   report.option("results", report_paths, "JSON files, default bench/results/*.json");
   report.on_selected([] { action = Action::report; });
@@ -101,6 +118,8 @@ int run() {
       return bench_btrfs(btrfs_options);
     case Action::nvme:
       return bench_nvme(nvme_options);
+    case Action::drives:
+      return bench_drives(drives_options);
     case Action::report:
       return bench_report(report_paths);
   }
