@@ -38,7 +38,7 @@ DrivePool::DrivePool(const DrivePoolOptions& options) {
   pool::make_pool(make);
   session::ServerOptions server;
   server.device_paths = options.paths;
-  server.engine = session::EngineChoice::cpu;
+  server.engine = options.engine;
   server.device_access = options.access;
   server.page_cache_bytes = options.page_cache_bytes;
   server.commit_interval_s = options.commit_interval_s;

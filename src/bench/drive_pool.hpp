@@ -16,12 +16,13 @@ namespace gpu4fs::bench {
 struct DrivePoolOptions {
   std::vector<std::string> paths;  // their content is replaced
   std::string profile = "single";
+  session::EngineChoice engine = session::EngineChoice::cpu;
   session::DeviceAccess access = session::DeviceAccess::direct;
   u64 page_cache_bytes = u64{64} << 20;
   unsigned commit_interval_s = 0;  // 0: checkpoints happen only when a sync requests them
 };
 
-// A new pool and an engine on CPU threads.
+// A new pool and its engine.
 class DrivePool {
  public:
   explicit DrivePool(const DrivePoolOptions& options);

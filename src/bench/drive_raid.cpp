@@ -120,8 +120,12 @@ double write_file(Mount& mount, u64 length) {
   return static_cast<double>(length) / 1e9 / seconds;
 }
 
-double write_to_pool(const std::vector<std::string>& devices, const Level& level, u64 page_cache_bytes, u64 length) {
-  DrivePool pool({.paths = devices, .profile = level.profile, .page_cache_bytes = page_cache_bytes});
+double write_to_pool(const DrivesContext& context, const std::vector<std::string>& devices, const Level& level,
+                     u64 length) {
+  DrivePool pool({.paths = devices,
+                  .profile = level.profile,
+                  .engine = context.engine,
+                  .page_cache_bytes = context.scale.page_cache_bytes});
   double seconds = 0;
   {
     DriveFile file(pool.server(), length);
@@ -182,7 +186,7 @@ void measure_level(DrivesContext& context, const Level& level) {
   }
   const std::vector<std::string> devices = paths_of(loops);
   const std::string mount = folder.path() + "/mount";
-  const auto write_own = [&](u64 length) { return write_to_pool(devices, level, scale.page_cache_bytes, length); };
+  const auto write_own = [&](u64 length) { return write_to_pool(context, devices, level, length); };
   const u64 length = choose_length(scale, write_own(2 * scale.page_cache_bytes));
   std::vector<Side> sides{
       {"pool", [&] { return write_own(length); }},

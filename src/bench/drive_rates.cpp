@@ -97,7 +97,7 @@ void add_cpu_row(DrivesContext& context, const Media& media, const Transfer& tra
 
 void measure(DrivesContext& context, const Media& media) {
   const DrivesScale& scale = context.scale;
-  DrivePool pool({.paths = {media.pool}, .page_cache_bytes = scale.page_cache_bytes});
+  DrivePool pool({.paths = {media.pool}, .engine = context.engine, .page_cache_bytes = scale.page_cache_bytes});
   {
     DriveFile file(pool.server(), scale.file_bytes);
     const auto load = [&](bool writes, bool is_random) {

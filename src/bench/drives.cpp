@@ -74,15 +74,14 @@ void run_drive_parts(DrivesContext& context, const std::vector<std::string>& onl
 }
 
 int bench_drives(const BenchDrivesOptions& options) {
-  if (options.engine == "cuda") {
-    throw std::runtime_error("engine cuda: only the CPU engine accesses files and block devices directly");
-  }
   const std::string folder = options.folder.empty() ? std::filesystem::current_path().string() : options.folder;
   check_drive_folder(folder);
-  BenchResult result = new_result("drives", "cpu", options.quick);
+  BenchResult result = new_result("drives", options.engine, options.quick);
   const DrivesScale scale = options.quick ? DrivesScale::quick() : DrivesScale::full();
   const std::unique_ptr<DrivePeer> peer = new_drive_peer(options.peer);
-  DrivesContext context{folder, scale, *peer, result};
+  const bool is_on_gpu = options.engine == "cuda";
+  DrivesContext context{folder, scale, *peer, result,
+                        is_on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu};
   run_drive_parts(context, options.only);
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);

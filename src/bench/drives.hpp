@@ -8,6 +8,7 @@
 #include "base/types.hpp"
 #include "bench/drive_peer.hpp"
 #include "bench/result.hpp"
+#include "session/server_options.hpp"
 
 namespace gpu4fs::bench {
 
@@ -55,6 +56,7 @@ struct DrivesContext {
   const DrivesScale& scale;
   const DrivePeer& peer;
   BenchResult& result;
+  session::EngineChoice engine = session::EngineChoice::cpu;
 };
 
 // Bandwidth of a file, and the CPU time that it takes.
