@@ -41,8 +41,10 @@ endforeach()
 # The part that differs with and without the GPU engine; all other objects are the same in both builds.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/engine/engine_cuda_absent.cpp
   ${PROJECT_SOURCE_DIR}/src/tools/doctor.cpp ${PROJECT_SOURCE_DIR}/src/bench/limits.cpp
+  ${PROJECT_SOURCE_DIR}/src/bench/nvme_threads.cpp
   PROPERTY COMPILE_DEFINITIONS GPU4FS_WITH_CUDA=${GPU4FS_WITH_CUDA})
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/tools/doctor.cpp ${PROJECT_SOURCE_DIR}/src/bench/limits.cpp
+  ${PROJECT_SOURCE_DIR}/src/bench/nvme_threads.cpp
   PROPERTY SKIP_PRECOMPILE_HEADERS ON)
 
 if(GPU4FS_CUDA)

@@ -210,6 +210,11 @@
   X(nvme_early_completion_taken, nvme, "QueueBadCompletions.*", "A command ends before the controller has seen it.")  \
   X(nvme_head_ignored, nvme, "QueueBadCompletions.*", "A submission head that cannot be is believed.")                \
   X(nvme_poll_token_kept, nvme, "Queue.*", "After a poll that finds nothing nobody takes completions.")               \
+  X(nvme_mapper_takes_last_slot, nvme, "QueueMapper*", "A queue loses its last slot: no command goes to it.")         \
+  X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
+  X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
+  X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \
+  X(nvme_drive_token_ignored, nvme, "DriveSchedules.*", "Two workers of a drive take the same command.")              \
   X(staged_store_not_marked, device, "Staged.*",                                                                      \
     "What is stored into a page of a staged device is not written to it.")                                            \
   X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \

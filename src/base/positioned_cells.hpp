@@ -50,6 +50,21 @@ struct PositionedCells {
     }
   }
 
+  // The item at this position, if it was put there. Who sees it sees what its producer stored before.
+  GPU4FS_FN bool look(u64 position, u32* item) const {
+    const u64* const place = &cells[position & (capacity - 1)];
+    const u64 wanted = (position + 1) & 0xffffffffu;
+    if (load<Order::relaxed, scope>(place) >> 32 != wanted) return false;
+    const u64 cell = load<Order::acquire, scope>(place);
+    *item = static_cast<u32>(cell);
+    return cell >> 32 == wanted;
+  }
+
+  // Takes `count` items from `position` on, which the caller has seen. False: another consumer was here.
+  GPU4FS_FN bool advance(u64* head, u64 position, u32 count) const {
+    return compare_exchange<Order::relaxed, scope>(head, position, position + count);
+  }
+
   // Racy: for idle tests that are repeated after the consumer has announced that it will sleep.
   GPU4FS_FN bool looks_empty(const u64* head) const {
     const u64 position = load<Order::acquire, scope>(head);

@@ -6,47 +6,39 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/loop_device.hpp"
 #include "bench/mounts.hpp"
 
 namespace gpu4fs::bench {
 
-// btrfs over loop devices over files.
 class BtrfsMount final : public Mount {
  public:
+  // Over new loop devices over files.
   BtrfsMount(const std::string& data_folder, std::string folder, u32 device_count, u64 device_bytes,
              const std::string& profile)
       : Mount(std::move(folder)) {
-    if (::geteuid() != 0) throw std::runtime_error("btrfs over loop devices needs root");
     std::filesystem::create_directories(data_folder);
-    std::vector<std::string> words{"mkfs.btrfs", "-q", "-f", "-d", profile, "-m", profile};
-    try {
-      run_program({"mkfs.btrfs", "--version"}, true);
-    } catch (const std::runtime_error&) {
-      throw std::runtime_error("there is no mkfs.btrfs: install btrfs-progs");
+    for (u32 i = 0; i < device_count; ++i) {
+      const std::string file = fmt::format("{}/device{}", data_folder, i);
+      run_program({"truncate", "-s", std::to_string(device_bytes), file});
+      loops_.push_back(std::make_unique<LoopDevice>(file));
     }
-    try {
-      for (u32 i = 0; i < device_count; ++i) {
-        const std::string file = fmt::format("{}/device{}", data_folder, i);
-        run_program({"truncate", "-s", std::to_string(device_bytes), file});
-        std::string device = program_output({"losetup", "--find", "--show", file});
-        device.erase(device.find_last_not_of('\n') + 1);
-        devices_.push_back(device);
-        words.push_back(device);
-      }
-      run_program(words, true);
-    } catch (...) {
-      detach();
-      throw;
-    }
+    devices_ = paths_of(loops_);
+    make(profile);
+  }
+  // Over devices of the caller, whose content it replaces.
+  BtrfsMount(std::vector<std::string> devices, std::string folder, const std::string& profile)
+      : Mount(std::move(folder)), devices_(std::move(devices)) {
+    make(profile);
   }
   ~BtrfsMount() override {
     if (is_up_) ::umount2(folder_.c_str(), MNT_DETACH);
-    detach();
   }
   void up() override {
     std::string data;
@@ -60,16 +52,18 @@ class BtrfsMount final : public Mount {
   }
 
  private:
-  void detach() {
-    for (const std::string& device : devices_) {
-      try {
-        run_program({"losetup", "--detach", device}, true);
-      } catch (const std::runtime_error&) {  // the kernel detaches it when it is not in use
-      }
+  void make(const std::string& profile) {
+    try {
+      run_program({"mkfs.btrfs", "--version"}, true);
+    } catch (const std::runtime_error&) {
+      throw std::runtime_error("there is no mkfs.btrfs: install btrfs-progs");
     }
-    devices_.clear();
+    std::vector<std::string> words{"mkfs.btrfs", "-q", "-f", "-d", profile, "-m", profile};
+    words.insert(words.end(), devices_.begin(), devices_.end());
+    run_program(words, true);
   }
 
+  LoopDevices loops_;
   std::vector<std::string> devices_;
   bool is_up_ = false;
 };

@@ -14,14 +14,31 @@ namespace gpu4fs::bench {
 
 namespace {
 
-enum class Action { run, trace, fuse, programs, btrfs, report };
+enum class Action { run, trace, fuse, programs, btrfs, nvme, drives, report };
 Action action = Action::report;
 BenchRunOptions run_options;
 BenchTraceOptions trace_options;
 BenchFuseOptions fuse_options;
 BenchProgramsOptions programs_options;
 BenchBtrfsOptions btrfs_options;
+BenchNvmeOptions nvme_options;
+BenchDrivesOptions drives_options;
 std::vector<std::string> report_paths;
+
+void add_drives_options(cli::CommandLine& line) {
+  drives_options = {};
+  cli::CommandLine drives =
+      line.subcommand("drives", "measure pools on files and block devices of a disk, accessed directly");
+  drives.option("--engine", drives_options.engine, "cpu or cuda").one_of({"cpu", "cuda"});
+  drives.option("--folder", drives_options.folder, "Where all files are made, on a disk; default: the current folder");
+  drives.option("--peer", drives_options.peer, "fio, or bare: a loop of this program; default fio if it is installed")
+      .one_of({"auto", "fio", "bare"});
+  drives.option("-o,--output", drives_options.output, "Write the result as JSON to this file");
+  drives.flag("--quick", drives_options.quick, "Less data and fewer repetitions");
+  drives.option("--only", drives_options.only, "Parts to run: file, block, idle, sync, raid, hits")
+      .one_of({"file", "block", "idle", "sync", "raid", "hits"});
+  drives.on_selected([] { action = Action::drives; });
+}
 
 void add_options(cli::CommandLine line) {
   run_options = {};
@@ -29,6 +46,7 @@ void add_options(cli::CommandLine line) {
   fuse_options = {};
   programs_options = {};
   btrfs_options = {};
+  nvme_options = {};
   report_paths.clear();
   line.require_subcommand();
   cli::CommandLine run = line.subcommand("run", "measure an engine in this process through the client library");
@@ -73,6 +91,14 @@ void add_options(cli::CommandLine line) {
   btrfs.flag("--quick", btrfs_options.quick, "Less data and fewer repetitions");
   btrfs.option("--only", btrfs_options.only, "Parts to run: mount, ring").one_of({"mount", "ring"});
   btrfs.on_selected([] { action = Action::btrfs; });
+  cli::CommandLine nvme = line.subcommand("nvme", "measure the NVMe driver on an emulated drive");
+  nvme.option("--engine", nvme_options.engine, "auto, cpu or cuda").one_of({"auto", "cpu", "cuda"});
+  nvme.option("-o,--output", nvme_options.output, "Write the result as JSON to this file");
+  nvme.flag("--quick", nvme_options.quick, "Shorter runs and fewer repetitions");
+  nvme.option("--only", nvme_options.only, "Parts to run: rate, sharing, latency, tail, mapper, classes")
+      .one_of({"rate", "sharing", "latency", "tail", "mapper", "classes"});
+  nvme.on_selected([] { action = Action::nvme; });
+  add_drives_options(line);
   cli::CommandLine report = line.subcommand("report", "print results: what, measured, required, met or short");
   report.option("results", report_paths, "JSON files, default bench/results/*.json");
   report.on_selected([] { action = Action::report; });
@@ -90,6 +116,10 @@ int run() {
       return bench_programs(programs_options);
     case Action::btrfs:
       return bench_btrfs(btrfs_options);
+    case Action::nvme:
+      return bench_nvme(nvme_options);
+    case Action::drives:
+      return bench_drives(drives_options);
     case Action::report:
       return bench_report(report_paths);
   }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "bench/loop_device.hpp"
 #include "bench/mounts.hpp"
 #include "bench/result.hpp"
 #include "bench/verbs.hpp"
@@ -38,21 +39,15 @@ struct ProgramScale {
 class LoopMount final : public Mount {
  public:
   LoopMount(const std::string& file, std::string folder) : Mount(std::move(folder)) {
-    if (::geteuid() != 0) throw std::runtime_error("a loop device needs root");
     run_program({"truncate", "-s", std::to_string(medium_bytes), file});
-    device_ = program_output({"losetup", "--find", "--show", file});
-    device_.erase(device_.find_last_not_of('\n') + 1);
-    run_program({"mkfs.ext4", "-q", "-F", device_});
+    device_ = std::make_unique<LoopDevice>(file);
+    run_program({"mkfs.ext4", "-q", "-F", device_->path()});
   }
   ~LoopMount() override {
     if (is_up_) ::umount2(folder_.c_str(), MNT_DETACH);
-    try {
-      if (!device_.empty()) run_program({"losetup", "--detach", device_}, true);
-    } catch (const std::runtime_error&) {  // the kernel detaches it when it is not in use
-    }
   }
   void up() override {
-    if (::mount(device_.c_str(), folder_.c_str(), "ext4", 0, nullptr) != 0) fail_by_errno("mounting ext4");
+    if (::mount(device_->path().c_str(), folder_.c_str(), "ext4", 0, nullptr) != 0) fail_by_errno("mounting ext4");
     is_up_ = true;
   }
   void down() override {
@@ -61,7 +56,7 @@ class LoopMount final : public Mount {
   }
 
  private:
-  std::string device_;
+  std::unique_ptr<LoopDevice> device_;
   bool is_up_ = false;
 };
 

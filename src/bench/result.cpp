@@ -1,6 +1,7 @@
 #include "bench/result.hpp"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -284,6 +285,15 @@ double machine_cpu_seconds() {
     if (field != 3 && field != 4) total += ticks;
   }
   return total / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+double process_cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 double now_seconds() {

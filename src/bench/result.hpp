@@ -77,6 +77,7 @@ u64 count_short(const BenchResult& result);
 
 // CPU seconds of the whole machine since boot, without idle time and waits for I/O.
 double machine_cpu_seconds();
-double now_seconds();  // monotonic
+double process_cpu_seconds();  // CPU seconds of this process, in user and system mode
+double now_seconds();          // monotonic
 
 }  // namespace gpu4fs::bench

@@ -50,6 +50,26 @@ struct BenchBtrfsOptions {
 };
 int bench_btrfs(const BenchBtrfsOptions& options);
 
+// The NVMe driver on an emulated drive.
+struct BenchNvmeOptions {
+  std::string engine = "auto";
+  std::string output;
+  bool quick = false;
+  std::vector<std::string> only;  // parts to run; empty: all
+};
+int bench_nvme(const BenchNvmeOptions& options);
+
+// Pools on files and block devices of a disk.
+struct BenchDrivesOptions {
+  std::string engine = "cpu";
+  std::string folder;         // on a disk, default: the current one
+  std::string peer = "auto";  // fio, or bare: a loop of this program; auto: fio if it is installed
+  std::string output;
+  bool quick = false;
+  std::vector<std::string> only;  // parts to run; empty: all
+};
+int bench_drives(const BenchDrivesOptions& options);
+
 int bench_report(const std::vector<std::string>& paths);
 
 }  // namespace gpu4fs::bench

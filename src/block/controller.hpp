@@ -54,7 +54,7 @@ struct ControllerOptions {
   u32 depth = 128;                        // operations in flight of each thread with io_uring
   u64 merge_bytes_max = 256 * page_size;  // of one operation
   u64 transfer_bytes_max = u64{1} << 30;  // of one call of the system
-  std::function<void()> on_reports;       // called after requests were reported (device::take_report()); any thread
+  std::function<void()> on_reports;       // called after requests were reported (device::take_reports()); any thread
   std::vector<MemoryRange> memory;        // most requests have their memory here: it is registered with the kernel
   RequestFaults* faults = nullptr;        // for tests
 };

@@ -38,13 +38,18 @@ inline Cache place_cache(void* memory, void* frames, u32 frame_count, u32 set_si
   return cache;
 }
 
-// Allocates table and frames. Frames are not zeroed: a frame is filled before anybody reads it.
-inline Cache build_cache(EngineAllocator& allocator, u32 frame_count) {
+// Allocates the table, and the frames from `frame_allocator`. Frames are not zeroed: a frame is filled before anybody
+// reads it.
+inline Cache build_cache(EngineAllocator& allocator, EngineAllocator& frame_allocator, u32 frame_count) {
   const u64 bytes = table_bytes(frame_count);
   void* const memory = allocator.allocate(bytes, cache_line);
-  void* const frames = allocator.allocate(u64{frame_count} * page_size, page_size);
+  void* const frames = frame_allocator.allocate(u64{frame_count} * page_size, page_size);
   allocator.zero(memory, bytes);
   return place_cache(memory, frames, frame_count);
+}
+
+inline Cache build_cache(EngineAllocator& allocator, u32 frame_count) {
+  return build_cache(allocator, allocator, frame_count);
 }
 
 }  // namespace gpu4fs::cache

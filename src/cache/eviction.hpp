@@ -39,10 +39,32 @@ struct SetView {
   u32 used;   // since the hand passed them
 };
 
+GPU4FS_FN inline void add_to_view(SetView& view, LineWord word, u32 index, u64 tag) {
+  view.has_page |= u32{word.has_tag(tag)} << index;
+  view.free |= u32{word.is_free()} << index;
+  view.removable |= u32{is_removable(word)} << index;
+  view.dirty |= u32{needs_write_back(word)} << index;
+  view.used |= u32{word.is_referenced()} << index;
+}
+
 // Collective. Under the lock of the set. `removable` and `dirty` may change at once, the others not.
 template <class Group>
 GPU4FS_FN SetView look_at_set(Group g, const Cache& cache, u32 set_index, u64 tag) {
   SetView view{};
+  if constexpr (Group::size() == 1 && words_together > 1) {
+    for (u32 i = 0; i < cache.set_size; i += words_together) {
+      LineWord words[words_together];
+      GPU4FS_UNROLL
+      for (u32 j = 0; j < words_together; ++j) {
+        words[j] = i + j < cache.set_size ? peek(cache.lines[set_index * cache.set_size + i + j]) : LineWord{0};
+      }
+      GPU4FS_UNROLL
+      for (u32 j = 0; j < words_together; ++j) {
+        if (i + j < cache.set_size) add_to_view(view, words[j], i + j, tag);
+      }
+    }
+    return view;
+  }
   for (u32 i = 0; i < cache.set_size; i += Group::size()) {
     const u32 own = i + g.rank();
     const bool exists = own < cache.set_size;

@@ -18,12 +18,35 @@ struct FoundLine {
   LineWord word;
 };
 
+namespace detail {
+
+// Words of consecutive lines that a lane loads together. On a GPU a load takes long, and the ranks of a warp look for
+// pages of their own at the same time.
+inline constexpr u32 words_together = GPU4FS_DEVICE_CODE ? 16 : 1;
+
+}  // namespace detail
+
 // Collective: each rank looks at lines of the set. Neither pins nor acquires. The answer holds for the moment at which
 // the line was looked at. A page that enters a line meanwhile may be missed, unless the set's lock is held.
 template <class Group>
 GPU4FS_FN FoundLine find(Group g, const Cache& cache, PageKey key) {
   const u64 tag = tag_of(key);
   const u32 first = set_of(cache, key) * cache.set_size;
+  if constexpr (Group::size() == 1 && detail::words_together > 1) {
+    FoundLine found{no_line, {0}};
+    for (u32 i = 0; i < cache.set_size; i += detail::words_together) {
+      LineWord words[detail::words_together];
+      GPU4FS_UNROLL
+      for (u32 j = 0; j < detail::words_together; ++j) {
+        words[j] = i + j < cache.set_size ? peek(cache.lines[first + i + j]) : LineWord{0};
+      }
+      GPU4FS_UNROLL
+      for (u32 j = 0; j < detail::words_together; ++j) {
+        if (words[j].has_tag(tag)) found = {first + i + j, words[j]};
+      }
+    }
+    return found;
+  }
   for (u32 i = 0; i < cache.set_size; i += Group::size()) {
     const u32 own = i + g.rank();
     const LineWord word = own < cache.set_size ? peek(cache.lines[first + own]) : LineWord{0};

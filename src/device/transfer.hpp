@@ -65,6 +65,9 @@ GPU4FS_FN Status fetch_range(Group g, const Device& device, u64 offset, u64 leng
       });
       return Status::ok;
     case DeviceKind::staged:
+      if (device.staged->is_bounced != 0) {
+        return read_bounced_range(g, device, offset, length, static_cast<u8*>(destination));
+      }
       return on_leader(g, [&] { return read_staged_range(device, offset, length, static_cast<u8*>(destination)); });
   }
   GPU4FS_UNREACHABLE("a kind of device without transfers");
@@ -82,6 +85,9 @@ GPU4FS_FN Status store_range(Group g, const Device& device, u64 offset, const vo
       });
       return Status::ok;
     case DeviceKind::staged:
+      if (device.staged->is_bounced != 0) {
+        return write_bounced_range(g, device, offset, length, static_cast<const u8*>(source));
+      }
       return on_leader(g, [&] { return write_staged_range(device, offset, length, static_cast<const u8*>(source)); });
   }
   GPU4FS_UNREACHABLE("a kind of device without transfers");

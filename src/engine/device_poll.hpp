@@ -28,13 +28,10 @@ template <class Group>
 GPU4FS_FN bool step_from_devices(Group g, Engine& engine) {
   const device::StagedDevices* const staged = engine.fs.space.staged;
   if (staged == nullptr || !device::has_detached(*staged)) return false;
-  constexpr u32 completions_max = 64;
-  return on_leader(g, [&] {
-    return device::take_completions(*staged, completions_max, [&](u32 index) {
-             GPU4FS_CHECK_LT(index, engine.config.command_count);
-             if (detail::end_io(engine.commands[index])) wake_command(engine, index);
-           }) != 0;
-  });
+  return device::take_completions(g, *staged, [&](u32 index) {
+           GPU4FS_CHECK_LT(index, engine.config.command_count);
+           if (detail::end_io(engine.commands[index])) wake_command(engine, index);
+         }) != 0;
 }
 
 // Calls begin(index) for 0 <= index < count, each on some rank: true if it has begun a load whose owner is the command.

@@ -7,6 +7,7 @@
 // the two sees the other.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,8 @@ struct CudaOptions {
   // The kernel ends while memory is registered. For compute-sanitizer, which knows only the memory that was registered
   // when the kernel began.
   bool pause_to_register = false;
+  // Called with true before a kernel is started, and with false after it has ended.
+  std::function<void(bool)> on_running = nullptr;
 };
 
 struct CudaAvailability {

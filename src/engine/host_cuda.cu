@@ -356,6 +356,7 @@ void CudaEngine::Implementation::finish_kernel() {
 }
 
 void CudaEngine::Implementation::set_asleep(bool asleep) {
+  if (options_.on_running) options_.on_running(!asleep);
   const std::lock_guard<std::mutex> guard(sessions_mutex_);
   asleep_ = asleep;
   for (HostSession& session : sessions_) {

@@ -78,7 +78,7 @@ bool ChunkMapper::map_members(u64 chunk) {
 
 // Filling a device needs its columns of chunks with content, and the other columns of these.
 void ChunkMapper::prepare_memory(u32 device, const device::MappedFile& file, const std::vector<ChunkUsage>& usage) {
-  const bool registers = mounted_.setup.gpu != nullptr;
+  const bool registers = mounted_.setup.gpu != nullptr && file.is_mapped();
   const std::shared_lock lock(mounted_.tables);
   std::vector<pool::FileRange> ranges;
   std::vector<u32> chunks;

@@ -82,8 +82,8 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   device::MappedFile mapped = device::MappedFile::adopt(
       descriptor, entrant.file.path(), {.read_only = false, .lock = true, .stack = entrant.file.stack()});
   const device::GpuRegistration registration = mapped.gpu_registration();
-  if (mounted_.setup.gpu != nullptr && !registration.possible)
-    throw pool::PoolError(Status::gpu_error, registration.reason);
+  const bool is_registered = mounted_.setup.gpu != nullptr && !mounted_.setup.accesses_directly(mapped);
+  if (is_registered && !registration.possible) throw pool::PoolError(Status::gpu_error, registration.reason);
   if (!mapped.grows_with_use()) mapped.reserve_blocks();
   try {
     mapper_.prepare_memory(device, mapped, grower_.usage());

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/access.hpp"
+#include "base/mutant.hpp"
 #include "device/nvme/prp.hpp"
 #include "device/nvme/submit.hpp"
 
@@ -52,9 +53,7 @@ bool ControllerSession::execute_once(u32 queue_index, const SubmissionEntry& com
   const auto wait = [&] {
     backoff(++waits < 200 ? 200 : 1000);
     if (waits % 256 != 0 || failure_of(state) != Failure::none) return;
-    const u64 now_ns = now_monotonic_ns();
-    const u64 limit_ns = controller_.options().command_timeout_ns;
-    if (now_ns > limit_ns && expired(Lane{}, queue, now_ns - limit_ns)) fail(state, Failure::timed_out);
+    look_for_late_commands(queue);
     if (waits % 4096 == 0) {
       const Failure shown = controller_.look_at_status();
       if (shown != Failure::none) fail(state, shown);
@@ -74,6 +73,22 @@ bool ControllerSession::execute_once(u32 queue_index, const SubmissionEntry& com
   }
   outcome = own.outcome;
   return outcome.end == CommandEnd::answered;
+}
+
+// Late commands are aborted one by one. If that does not end one either, the controller has failed.
+void ControllerSession::look_for_late_commands(VirtualQueue& queue) {
+  const ControllerOptions& options = controller_.options();
+  const u64 now_ns = now_monotonic_ns();
+  if (now_ns <= options.command_timeout_ns) return;
+  const u64 before_ns = now_ns - options.command_timeout_ns;
+  const LateCommand late = take_late_command(queue, before_ns);
+  if (late.is_found) {
+    if (controller_.abort(queue.queue_id, late.command_id)) fetch_add<Order::relaxed, Scope::engine>(&abort_count_, 1);
+    return;
+  }
+  if (before_ns > options.abort_timeout_ns && expired(Lane{}, queue, before_ns - options.abort_timeout_ns)) {
+    fail(controller_.state(), Failure::timed_out);
+  }
 }
 
 void ControllerSession::quiesce_once() {
@@ -102,12 +117,20 @@ bool ControllerSession::recover(u64 seen, bool may_reset) {
 }
 
 Status ControllerSession::execute(u32 queue_index, const SubmissionEntry& command) {
-  for (u32 attempt = 0;; ++attempt) {
+  u32 aborted = 0;
+  u32 left = 0;
+  for (;;) {
     const u64 seen = reset_count();
     if (lost_because() != Failure::none) return Status::device_failed;
     Outcome outcome;
-    if (execute_once(queue_index, command, outcome)) return status_of(outcome);
-    if (!recover(seen, attempt == 0)) return Status::device_failed;
+    if (execute_once(queue_index, command, outcome)) {
+      const bool is_aborted = outcome.status == static_cast<u32>(StatusCode::abort_requested);
+      if (!GPU4FS_MUTANT(nvme_aborted_not_repeated, is_aborted, false)) return status_of(outcome);
+      // Once more, as behind a reset. A controller that is late again needs one.
+      if (++aborted % 2 == 1) continue;
+      fail(controller_.state(), Failure::timed_out);
+    }
+    if (!recover(seen, left++ == 0)) return Status::device_failed;
   }
 }
 

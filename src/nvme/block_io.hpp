@@ -1,10 +1,11 @@
 // Reads and writes of host code on a namespace, one at a time for each calling thread.
 //
 // Bytes pass through buffers that the controller reaches, in pieces of at most transfer_bytes_max(). A command without
-// an answer in time, or a controller with a fatal status, has one reset: the controller is quiesced and brought up
-// again, and every command that was left is submitted once more. Reads, writes, zeroes, deallocation and flushes may be
-// repeated without harm. A command that is left a second time, or an answer that cannot be, makes the device lost:
-// from then on every call answers Status::device_failed. The process goes on.
+// an answer in time is aborted, and submitted once more if the controller ends it so. There is one reset if the Abort
+// does not help, if the command is late again, or for a controller with a fatal status: the controller is quiesced and
+// brought up again, and every command that was left is submitted once more. Reads, writes, zeroes, deallocation and
+// flushes may be repeated without harm. A command that is left a second time, or an answer that cannot be, makes the
+// device lost: from then on every call answers Status::device_failed. The process goes on.
 //
 // A flush is of no use if writes in front of it were lost by the reset, so a reset of a controller with a volatile
 // write cache makes the next flush of the namespace fail with Status::io_error, once. A reset keeps the cache's content
@@ -35,11 +36,14 @@ class ControllerSession {
   Status execute(u32 queue_index, const SubmissionEntry& command);
   // Resets that have happened.
   u64 reset_count() const { return load<Order::acquire, Scope::engine>(&reset_count_); }
+  // Commands that were late and that an Abort has ended.
+  u64 abort_count() const { return load<Order::relaxed, Scope::engine>(&abort_count_); }
   // Why the device is lost; none: it is not.
   Failure lost_because() const { return static_cast<Failure>(load<Order::acquire, Scope::engine>(&lost_because_)); }
 
  private:
   bool execute_once(u32 queue_index, const SubmissionEntry& command, Outcome& outcome);
+  void look_for_late_commands(VirtualQueue& queue);
   void quiesce_once();
   // After an attempt that began when there had been `seen` resets. False: the device is lost.
   bool recover(u64 seen, bool may_reset);
@@ -48,6 +52,7 @@ class ControllerSession {
   std::shared_mutex in_use_;  // exclusive: the queues are made new
   std::mutex quiescing_;
   u64 reset_count_ = 0;
+  u64 abort_count_ = 0;
   u32 lost_because_ = 0;
 };
 

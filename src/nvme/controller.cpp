@@ -85,8 +85,8 @@ Failure Controller::look_at_status() {
 
 // CC.EN, and waits until CSTS.RDY follows (NVM Express Base Specification 2.0, clause 3.5).
 void Controller::set_enabled(bool is_enabled) {
-  const u32 enabled =
-      cc_enable | submission_entry_shift << cc_submission_shift | completion_entry_shift << cc_completion_shift;
+  const u32 enabled = cc_enable | submission_entry_shift << cc_submission_shift |
+                      completion_entry_shift << cc_completion_shift | (is_weighted() ? cc_arbitration_weighted : 0);
   registers_.write_32(offset_of(Register::cc), is_enabled ? enabled : 0);
   const u64 limit_ns = std::min(info_.ready_timeout_ms * ns_per_ms, options_.ready_timeout_ns_max);
   const u64 end_ns = now_monotonic_ns() + limit_ns;
@@ -112,9 +112,11 @@ void Controller::bring_up() {
   set_enabled(true);
 }
 
-Outcome Controller::admin_outcome(const SubmissionEntry& command, const char* what) {
+Outcome Controller::admin_outcome(const SubmissionEntry& command, const char* what, u64 timeout_ns) {
+  const std::lock_guard<std::mutex> guard(admin_mutex_);
   VirtualQueue& queue = admin_->queue;
-  const u64 end_ns = now_monotonic_ns() + options_.admin_timeout_ns;
+  const u64 end_ns = now_monotonic_ns() + timeout_ns;
+  u32 waits = 0;
   if (try_submit(Lane{}, queue, {command, 0}) != SubmitResult::submitted) {
     fail_with(Failure::timed_out, std::string(what) + ": no room in the admin queue");
   }
@@ -128,6 +130,9 @@ Outcome Controller::admin_outcome(const SubmissionEntry& command, const char* wh
     if (has_outcome) break;
     const Failure failure = failure_of(state_);
     if (failure != Failure::none) fail_with(failure, std::string(what) + ": an answer that cannot be");
+    // A controller that has stopped working does not answer either.
+    const Failure shown = ++waits % 64 == 0 ? look_at_status() : Failure::none;
+    if (shown != Failure::none) fail_with(shown, std::string(what) + ": the controller has stopped");
     if (now_monotonic_ns() >= end_ns) fail_with(Failure::timed_out, std::string(what) + ": no answer");
     backoff(1000);
   }
@@ -135,7 +140,7 @@ Outcome Controller::admin_outcome(const SubmissionEntry& command, const char* wh
 }
 
 u32 Controller::admin(const SubmissionEntry& command, const char* what) {
-  const Outcome outcome = admin_outcome(command, what);
+  const Outcome outcome = admin_outcome(command, what, options_.admin_timeout_ns);
   if (outcome.status != 0) {
     fail_with(Failure::refused, std::string(what) + ": status " + std::to_string(outcome.status));
   }
@@ -187,7 +192,16 @@ void Controller::grant_queues(bool is_first) {
   }
 }
 
+void Controller::set_arbitration() {
+  if (!is_weighted()) return;
+  SubmissionEntry command = admin_command(AdminOpcode::set_features);
+  command.dword10 = static_cast<u32>(FeatureId::arbitration);
+  command.dword11 = arbitration_of(0, options_.weights[0], options_.weights[1], options_.weights[2]);
+  admin(command, "Set Features, arbitration");
+}
+
 void Controller::create_queues() {
+  set_arbitration();
   for (const auto& pair : queues_) {
     reset_queue(pair->queue);
     const u32 id = pair->queue.queue_id;
@@ -200,6 +214,11 @@ void Controller::create_queues() {
     command.data.prp = {pair->submissions.bus_address, 0};
     command.dword10 = (pair->queue.depth - 1) << 16 | id;
     command.dword11 = id << queue_completion_shift | queue_is_contiguous;
+    if (is_weighted()) {
+      const QueuePriority priority =
+          id <= options_.priorities.size() ? options_.priorities[id - 1] : QueuePriority::medium;
+      command.dword11 |= static_cast<u32>(priority) << queue_priority_shift;
+    }
     admin(command, "Create I/O Submission Queue");
   }
 }
@@ -227,11 +246,22 @@ void Controller::restart() {
   }
 }
 
+bool Controller::abort(u16 queue_id, u16 command_id) {
+  SubmissionEntry command = admin_command(AdminOpcode::abort);
+  command.dword10 = u32{command_id} << abort_command_shift | queue_id;
+  try {
+    const Outcome outcome = admin_outcome(command, "Abort", options_.abort_timeout_ns);
+    return outcome.status == 0 && (outcome.result & abort_has_failed) == 0;
+  } catch (const ControllerError&) {
+    return false;
+  }
+}
+
 bool Controller::set_write_cache(bool is_on) {
   SubmissionEntry command = admin_command(AdminOpcode::set_features);
   command.dword10 = static_cast<u32>(FeatureId::volatile_write_cache);
   command.dword11 = is_on ? 1 : 0;
-  return admin_outcome(command, "Set Features").status == 0;
+  return admin_outcome(command, "Set Features", options_.admin_timeout_ns).status == 0;
 }
 
 }  // namespace gpu4fs::nvme

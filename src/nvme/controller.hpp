@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "device/nvme/queue_types.hpp"
@@ -19,8 +20,13 @@ struct ControllerOptions {
   u32 queue_count = 1;   // fewer if the controller grants fewer
   u32 queue_depth = 64;  // a power of two; less if the controller has less
   u64 command_timeout_ns = 5000000000;
+  // How long a command that is late waits for its Abort before the reset.
+  u64 abort_timeout_ns = 1000000000;
   u64 admin_timeout_ns = 5000000000;
   u64 ready_timeout_ns_max = ~u64{0};  // bounds what CAP.TO says
+  // By queue, those that are left out are medium. Without effect if the controller has no weighted round robin.
+  std::vector<QueuePriority> priorities;
+  u32 weights[3] = {8, 4, 1};  // of high, medium and low, 1 to 256: commands in turn
 };
 
 class Controller {
@@ -36,6 +42,8 @@ class Controller {
   const ControllerInfo& info() const { return info_; }
   const std::vector<NamespaceInfo>& namespaces() const { return namespaces_; }
   const ControllerOptions& options() const { return options_; }
+  // Whether queues have priorities.
+  bool is_weighted() const { return info_.has_weighted_arbitration && !options_.priorities.empty(); }
   u32 queue_count() const { return static_cast<u32>(queues_.size()); }
   VirtualQueue& queue(u32 index) { return queues_[index]->queue; }
   ControllerState& state() { return state_; }
@@ -47,6 +55,9 @@ class Controller {
   // ControllerError; the controller is then failed and quiet.
   void restart();
 
+  // Sends an Abort command and waits for its answer. True: the controller says that the command ends or has ended by
+  // it. Any thread. False also if the controller does not answer in time; it has then failed.
+  bool abort(u16 queue_id, u16 command_id);
   // Turns the volatile write cache on or off. False: the controller refuses.
   bool set_write_cache(bool is_on);
   // CSTS: the failure that the registers show, none if all is well.
@@ -66,10 +77,11 @@ class Controller {
   void set_enabled(bool is_enabled);
   void identify();
   void grant_queues(bool is_first);
+  void set_arbitration();
   void create_queues();
   // Throws ControllerError unless the command succeeds. Returns dword 0 of the completion.
   u32 admin(const SubmissionEntry& command, const char* what);
-  Outcome admin_outcome(const SubmissionEntry& command, const char* what);
+  Outcome admin_outcome(const SubmissionEntry& command, const char* what, u64 timeout_ns);
   void identify_data(IdentifySelect select, u32 namespace_id, void* data);
   [[noreturn]] void fail_with(Failure failure, const std::string& text);
 
@@ -80,6 +92,7 @@ class Controller {
   Capabilities capabilities_{};
   ControllerState state_{};
   std::vector<NamespaceInfo> namespaces_;
+  std::mutex admin_mutex_;  // one admin command at a time
   std::unique_ptr<QueuePair> admin_;
   std::vector<std::unique_ptr<QueuePair>> queues_;
   DmaBlock page_;  // data of admin commands

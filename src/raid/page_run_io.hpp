@@ -391,23 +391,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_spread(Group g, LogicalSpace& space, RunP
 
 }  // namespace detail
 
-namespace detail {
-
-// Pages of long writes are rarely written again soon, so they begin their way to the medium at once.
-inline constexpr u32 write_behind_pages_min = 8;
-
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void write_behind(Group g, const LogicalSpace& space, u64 address, u32 page_count) {
-  if (!stages_pages(space) || page_count < write_behind_pages_min) return;
-  g.sync();
-  for (u32 i = g.rank(); i < page_count; i += Group::size()) {
-    begin_page_write_behind(space, address + u64{i} * page_size);
-  }
-  on_leader(g, [&] { ring_staged(space); });
-}
-
-}  // namespace detail
-
 // Writes `page_count` > 0 pages from `source` to `address`. `source` has any alignment and may change meanwhile; the
 // pages stay consistent. The caller has allocated them. Status as for write_page.
 template <class Group>
@@ -417,11 +400,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
   GPU4FS_CHECK(source != nullptr);
   if (space.parity != nullptr) {
     const detail::WritePlan rows = on_leader(g, [&] { return detail::plan_rows(space, address, page_count); });
-    if (rows.status == Status::ok) {
-      const Status status = detail::write_in_rows(g, space, rows.location, page_count, source, use);
-      if (status == Status::ok) detail::write_behind(g, space, address, page_count);
-      return status;
-    }
+    if (rows.status == Status::ok) return detail::write_in_rows(g, space, rows.location, page_count, source, use);
     if (rows.status != Status::exists) return rows.status;
   }
   for (u32 done = 0; done < page_count;) {
@@ -437,7 +416,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
     }
     done += plan.page_count;
   }
-  detail::write_behind(g, space, address, page_count);
   return Status::ok;
 }
 

@@ -1,7 +1,7 @@
 // Pages of staged devices that begin their way to or from a frame before somebody waits for them
 // (device/staged/detached_io.hpp). Everything here is a hint: what was not begun is done when it is needed.
 //
-// Any rank.
+// Any rank, unless something else is said.
 #pragma once
 
 #include "base/config.hpp"
@@ -34,7 +34,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool begin_page_load(const LogicalSpace& space,
   return detail::begin_load_at(space, page_place(space, location, copy_to_read(space, location)), owner);
 }
 
-// Begins to write all copies of a page that was stored.
+GPU4FS_FN inline void ring_staged(const LogicalSpace& space) {
+  device::ring_detached(*space.staged);
+}
+
+namespace detail {
+
+// All copies of the page.
 GPU4FS_FN GPU4FS_NOINLINE inline void begin_page_write_behind(const LogicalSpace& space, u64 address) {
   PageLocation location{};
   if (find_page(space, address, &location) != Status::ok) return;
@@ -46,8 +52,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline void begin_page_write_behind(const LogicalSpace
   }
 }
 
-GPU4FS_FN inline void ring_staged(const LogicalSpace& space) {
-  device::ring_detached(*space.staged);
+}  // namespace detail
+
+// Begins to write pages that were stored: those of long writes are rarely written again soon. Collective, after all
+// ranks have stored.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void begin_write_behind(Group g, const LogicalSpace& space, u64 address, u32 page_count) {
+  g.sync();
+  for (u32 i = g.rank(); i < page_count; i += Group::size()) {
+    detail::begin_page_write_behind(space, address + u64{i} * page_size);
+  }
+  g.sync();
+  on_leader(g, [&] { ring_staged(space); });
 }
 
 }  // namespace gpu4fs::raid

@@ -111,6 +111,23 @@ void add_devices(JsonWriter& json, const ControlContext& context, const session:
   json.end();
 }
 
+// What was asked of the media of devices that are not mapped.
+void add_io(JsonWriter& json, const session::DirectMedia& media) {
+  const block::IoStatistics statistics = media.statistics();
+  json.begin_array("io");
+  for (u32 i = 0; i < device::io_operation_count; ++i) {
+    if (statistics[i].requests == 0) continue;
+    json.begin_object();
+    json.add("operation", device::io_operation_name(static_cast<device::IoOperation>(i)));
+    json.add("requests", statistics[i].requests);
+    json.add("operations", statistics[i].operations);
+    json.add("bytes", statistics[i].bytes);
+    json.add("errors", statistics[i].errors);
+    json.end();
+  }
+  json.end();
+}
+
 void add_history(JsonWriter& json, const session::EngineHistory& history) {
   json.add("engine_restarts", history.restart_count);
   if (history.restart_count == 0) return;
@@ -128,6 +145,7 @@ void add_pool(JsonWriter& json, const ControlContext& context, const session::Po
   json.add("engine", context.mounted.setup.host->description());
   json.add("engine_reason", context.mounted.setup.reason);
   json.add("device_access", context.mounted.setup.access_text());
+  if (context.mounted.setup.direct != nullptr) add_io(json, *context.mounted.setup.direct);
   add_history(json, context.options.history);
   json.add("read_only", context.mounted.pool.read_only);
   json.add("takes_changes", refusal_text(health.record.flags)[0] == '\0');

@@ -27,13 +27,22 @@ DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memor
       shared_(static_cast<device::IoQueueShared*>(memory.host)),
       media_(device_count_max) {}
 
-bool DirectMedia::can_serve(const device::MappedFile& file) {
-  return !file.is_absent() && file.descriptor() >= 0 && file.medium() != device::MediumKind::hugetlbfs;
+bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
+  if (file.is_absent() || file.descriptor() < 0) return false;
+  switch (file.medium()) {
+    case device::MediumKind::file:
+    case device::MediumKind::block:
+      return true;
+    case device::MediumKind::tmpfs:
+      return everywhere;
+    default:
+      return false;
+  }
 }
 
 void DirectMedia::set(u32 device, device::MappedFile& file) {
   GPU4FS_CHECK_LT(device, media_.size());
-  GPU4FS_CHECK(can_serve(file));
+  GPU4FS_CHECK(serves(file, true));
   auto medium = std::make_unique<block::BlockMedium>(block::BlockMedium::adopt(
       open_again(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
   file.unmap();

@@ -13,6 +13,7 @@
 #include "block/block_medium.hpp"
 #include "block/controller.hpp"
 #include "device/memory/mapped_file.hpp"
+#include "device/queue/io_consumer.hpp"
 #include "device/queue/io_queue_build.hpp"
 
 namespace gpu4fs::session {
@@ -26,8 +27,9 @@ class DirectMedia {
   DirectMedia(const DirectMedia&) = delete;
   DirectMedia& operator=(const DirectMedia&) = delete;
 
-  // Whether a controller can access the medium. hugetlbfs has no calls that write, and anonymous memory has no file.
-  static bool can_serve(const device::MappedFile& file);
+  // Whether a controller accesses the medium. `everywhere`: files on tmpfs too. hugetlbfs has no calls that write, and
+  // anonymous memory has no file.
+  static bool serves(const device::MappedFile& file, bool everywhere);
 
   // Unmaps the file, which becomes the medium of the device. Nothing is in flight for the medium before, which stays
   // open. DeviceError: it cannot be opened.
@@ -37,9 +39,13 @@ class DirectMedia {
   // DeviceError.
   void start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports);
 
+  // Whether a kernel produces, which cannot wake anybody: then a thread looks for requests all the time. Any thread.
+  void set_must_poll(bool must_poll) { device::set_must_poll(*shared_, must_poll); }
+
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.
   std::string describe() const { return controller_->describe(); }
+  block::IoStatistics statistics() const { return controller_->statistics(); }
   // Of a device: what failed first, or "".
   std::string first_error(u32 device) const { return controller_->first_error(device); }
 

@@ -204,18 +204,39 @@ pool::SpaceRoom room_for_growth(const ServerOptions& options, const pool::Opened
 struct EngineShape {
   engine::EngineConfig config;
   engine::MemorySizes sizes;
-  bool accessible;        // the engine reaches the pool's devices from the beginning
-  u32 page_cache_frames;  // 0: devices are not staged
+  bool accessible;                    // the engine reaches the pool's devices from the beginning
+  u32 page_cache_frames;              // 0: devices are not staged
+  EngineAllocator* shared = nullptr;  // memory that threads of the host access too; null: all memory of the engine
 };
 
+bool is_direct(DeviceAccess access) {
+  return access == DeviceAccess::direct || access == DeviceAccess::direct_everywhere;
+}
+
+// Mapped if there is nothing to access in another way.
+DeviceAccess decide_access(DeviceAccess wanted, const EngineSetup& setup) {
+  const DeviceAccess access = resolve_access(wanted);
+  if (!is_direct(access)) return access;
+  const bool everywhere = access == DeviceAccess::direct_everywhere;
+  const bool has_some = std::any_of(setup.files.begin(), setup.files.end(), [&](const device::MappedFile& file) {
+    return DirectMedia::serves(file, everywhere);
+  });
+  return has_some ? access : DeviceAccess::mapped;
+}
+
+// Bytes of the page cache if nothing else is asked for. Tests get few frames, so that pages leave them.
+u64 standard_page_cache_bytes(const ServerOptions& options, const pool::OpenedPool& pool) {
+  if (options.device_access != DeviceAccess::direct) return 0;
+  if (options.purpose != ServerPurpose::mount) return page_cache_default_min;
+  u64 pool_bytes = 0;
+  for (const pool::OpenedDevice& device : pool.devices) pool_bytes += device.file.size_bytes();
+  return std::min(default_page_cache_bytes(system_memory_bytes()), pool_bytes);
+}
+
 // Frames of the page cache, of which at most `holders` workers pin some at the same time.
-u32 page_cache_frames(const ServerOptions& options, u32 holders) {
-  const DeviceAccess access = resolve_access(options.device_access);
-  if (access == DeviceAccess::mapped) return 0;
-  // Tests, which choose by the environment, get few frames, so that pages leave them.
-  const bool is_test = options.device_access == DeviceAccess::automatic;
-  const u64 standard = is_test ? 0 : default_page_cache_bytes(system_memory_bytes());
-  const u64 bytes = options.page_cache_bytes != 0 ? options.page_cache_bytes : standard;
+u32 page_cache_frames(const ServerOptions& options, const pool::OpenedPool& pool, u32 holders) {
+  if (options.device_access == DeviceAccess::mapped) return 0;
+  const u64 bytes = options.page_cache_bytes != 0 ? options.page_cache_bytes : standard_page_cache_bytes(options, pool);
   const u64 wanted = std::min(bytes, page_cache_bytes_max) / page_size;
   return static_cast<u32>(
       std::max<u64>(align_down(wanted, u64{cache::set_line_max}), device::staged_frames_min(holders)));
@@ -225,9 +246,10 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
                              EngineSetup& setup, const EngineShape& shape) {
   engine::EngineImage image = engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
   if (shape.page_cache_frames != 0) {
-    setup.staged = device::build_staged_devices(
-        allocator, nullptr, shape.page_cache_frames, engine::worker_memory_count(shape.config),
-        setup.direct != nullptr ? setup.direct->queue() : nullptr, DirectMedia::slot_count);
+    device::QueuedMedia queued;
+    if (setup.direct != nullptr) queued = {setup.direct->queue(), DirectMedia::slot_count, shape.shared};
+    setup.staged = device::build_staged_devices(allocator, nullptr, shape.page_cache_frames,
+                                                engine::worker_memory_count(shape.config), queued, &setup.staged_image);
   }
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
@@ -263,18 +285,31 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
   return engine::place_engine(allocator, image);
 }
 
-void open_directly(EngineSetup& setup) {
-  void* const queue = setup.heap->allocate(device::io_queue_shared_bytes(DirectMedia::slot_count), cache_line);
-  setup.direct = std::make_unique<DirectMedia>(*setup.heap, device::IoQueueMemory{queue, queue}, true);
+// Pinned host memory, which a kernel and threads of the host access at the same addresses.
+class SharedMemory final : public EngineAllocator {
+ public:
+  explicit SharedMemory(engine::CudaAllocator& gpu) : gpu_(gpu) {}
+
+  void* allocate(u64 bytes, u64 /*alignment*/) override { return gpu_.allocate_shared(bytes); }
+  void copy_in(void* destination, const void* source, u64 bytes) override { std::memcpy(destination, source, bytes); }
+  void zero(void* destination, u64 bytes) override { std::memset(destination, 0, bytes); }
+
+ private:
+  engine::CudaAllocator& gpu_;
+};
+
+// `shared`: of the queue.
+void open_directly(EngineSetup& setup, EngineAllocator& shared, bool producer_can_wake) {
+  void* const queue = shared.allocate(device::io_queue_shared_bytes(DirectMedia::slot_count), cache_line);
+  setup.direct =
+      std::make_unique<DirectMedia>(setup.allocator(), device::IoQueueMemory{queue, queue}, producer_can_wake);
   for (u32 i = 0; i < setup.files.size(); ++i) setup.prepare_access(i, setup.files[i]);
 }
 
 // The threads run before the engine does.
-void start_direct_media(EngineSetup& setup, engine::Engine* engine) {
-  if (setup.direct == nullptr) return;
-  const cache::Cache& frames = setup.staged->cache;
-  setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}},
-                      [engine] { engine::wake_workers(*engine, 1); });
+void start_direct_media(EngineSetup& setup, std::function<void()> on_reports) {
+  const cache::Cache& frames = setup.staged_image.cache;
+  setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}}, std::move(on_reports));
 }
 
 void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
@@ -283,7 +318,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
-  if (resolve_access(options.device_access) == DeviceAccess::direct) open_directly(setup);
+  if (is_direct(options.device_access)) open_directly(setup, *setup.heap, true);
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
   // A check gets its chunks one by one, so its behaviour is the same with every engine.
@@ -292,17 +327,21 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
                                        {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
-                                        page_cache_frames(options, workers + staged_lender_max)});
-  start_direct_media(setup, built);
+                                        page_cache_frames(options, pool, workers + staged_lender_max)});
+  if (setup.direct != nullptr) {
+    start_direct_media(setup, [built] { engine::wake_workers(*built, 1); });
+  }
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
 // Why the GPU engine cannot serve this pool, "" if it can.
-std::string find_gpu_obstacle(const EngineSetup& setup) {
+std::string find_gpu_obstacle(const EngineSetup& setup, DeviceAccess access) {
+  if (access == DeviceAccess::staged) return "copies of mappings are for tests of the CPU engine";
   const engine::CudaAvailability gpu = engine::cuda_availability();
   if (!gpu.available) return gpu.reason;
   for (const device::MappedFile& file : setup.files) {
     if (file.is_absent()) continue;
+    if (is_direct(access) && DirectMedia::serves(file, access == DeviceAccess::direct_everywhere)) continue;
     const device::GpuRegistration registration = file.gpu_registration();
     if (!registration.possible) return registration.reason;
   }
@@ -325,13 +364,20 @@ void map_fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose, Engine
 }
 
 void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
-  const engine::CudaOptions cuda;
+  engine::CudaOptions cuda;
   const engine::EngineConfig config = engine::cuda_engine_config(cuda);
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
+  SharedMemory shared(*setup.gpu);
+  if (is_direct(options.device_access)) open_directly(setup, shared, false);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
   engine::Engine* built =
       build_engine(*setup.gpu, options, pool, setup,
-                   {config, memory_sizes(options, gpu_memory_least, config.worker_count), false, 0});
+                   {config, memory_sizes(options, gpu_memory_least, config.worker_count), false,
+                    page_cache_frames(options, pool, engine::worker_memory_count(config)), &shared});
+  if (setup.direct != nullptr) {
+    start_direct_media(setup, nullptr);
+    cuda.on_running = [direct = setup.direct.get()](bool runs) { direct->set_must_poll(runs); };
+  }
   setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
   map_fixed_areas(pool, options.purpose, setup);
 }
@@ -339,9 +385,7 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
 // Tries the GPU engine; the reason of the setup describes the result.
 bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
   const bool wanted = options.engine == EngineChoice::cuda;
-  setup.reason = resolve_access(options.device_access) != DeviceAccess::mapped
-                     ? "devices that are not mapped work with the CPU engine only"
-                     : find_gpu_obstacle(setup);
+  setup.reason = find_gpu_obstacle(setup, options.device_access);
   if (setup.reason.empty()) {
     try {
       set_up_cuda(options, pool, setup);
@@ -349,6 +393,7 @@ bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Engine
       return true;
     } catch (const std::runtime_error& error) {
       setup.host.reset();
+      setup.direct.reset();
       setup.gpu.reset();
       setup.reason = error.what();
     }
@@ -370,15 +415,20 @@ u64 default_cache_bytes(u64 memory_bytes) {
 DeviceAccess resolve_access(DeviceAccess access) {
   if (access != DeviceAccess::automatic) return access;
   const char* const wanted = std::getenv("GPU4FS_DEVICE_ACCESS");
-  if (wanted == nullptr || std::strcmp(wanted, "mapped") == 0) return DeviceAccess::mapped;
+  if (wanted == nullptr) return DeviceAccess::direct;
+  if (std::strcmp(wanted, "mapped") == 0) return DeviceAccess::mapped;
   if (std::strcmp(wanted, "staged") == 0) return DeviceAccess::staged;
-  if (std::strcmp(wanted, "direct") == 0) return DeviceAccess::direct;
+  if (std::strcmp(wanted, "direct") == 0) return DeviceAccess::direct_everywhere;
   throw pool::PoolError(Status::invalid_argument,
                         fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped, staged or direct", wanted));
 }
 
+bool EngineSetup::accesses_directly(const device::MappedFile& file) const {
+  return direct != nullptr && DirectMedia::serves(file, is_direct_everywhere);
+}
+
 void EngineSetup::prepare_access(u32 index, device::MappedFile& file) {
-  if (direct != nullptr && DirectMedia::can_serve(file)) direct->set(index, file);
+  if (accesses_directly(file)) direct->set(index, file);
 }
 
 Status EngineSetup::reach(const device::MappedFile& file, u64 offset, u64 length) const {
@@ -399,10 +449,13 @@ device::Device EngineSetup::device(u32 index) const {
   return device;
 }
 
-EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool) {
+EngineSetup set_up_engine(const ServerOptions& wanted, pool::OpenedPool& pool) {
   EngineSetup setup;
+  ServerOptions options = wanted;
   try {
     setup.files = map_devices(pool, options.purpose);
+    options.device_access = decide_access(options.device_access, setup);
+    setup.is_direct_everywhere = options.device_access == DeviceAccess::direct_everywhere;
     if (options.engine == EngineChoice::cpu) {
       setup.reason = "as asked for";
       set_up_cpu(options, pool, setup);

@@ -8,6 +8,7 @@
 
 #include "base/limits.hpp"
 #include "device/memory/mapped_file.hpp"
+#include "device/staged/staged_types.hpp"
 #include "engine/engine_cpu.hpp"
 #include "engine/engine_cuda.hpp"
 #include "engine/engine_host.hpp"
@@ -36,10 +37,14 @@ struct EngineSetup {
   }
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
   std::unique_ptr<DirectMedia> direct;  // null: all devices are mapped
+  bool is_direct_everywhere = false;    // DeviceAccess
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine was selected, a clause
   // Engine memory; nullptr: all devices are mapped.
   device::StagedDevices* staged = nullptr;
+  device::StagedDevices staged_image{};  // a copy, as of the mount
+  // Whether such a file is not mapped.
+  bool accesses_directly(const device::MappedFile& file) const;
   // Before the engine knows the file as this device: unmaps it if such files are accessed directly. DeviceError.
   void prepare_access(u32 index, device::MappedFile& file);
   // Makes a range of a mapped file accessible to the engine; there is nothing to do for others.

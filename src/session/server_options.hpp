@@ -19,11 +19,12 @@ enum class AccessTimes { relative, never, strict, directories_never };
 // Opcode::check; read-only.
 enum class ServerPurpose { mount, recovery, check };
 
-// How the engine reaches the devices. `mapped`: by loads and stores. `direct`: their pages pass through a page cache in
-// engine memory, which threads of this process fill and write back past the page cache of the system; the CPU engine
-// only. `staged`: through the same page cache, but from mappings; for tests. `automatic`: as the environment variable
-// GPU4FS_DEVICE_ACCESS says, else mapped.
-enum class DeviceAccess { automatic, mapped, staged, direct };
+// How the engine reaches the devices. `mapped`: by loads and stores. `direct`: pages of disks and of files on disk pass
+// through a page cache in engine memory, which threads of this process fill and write back past the page cache of the
+// system; memory is mapped. For tests: `staged`, through the same page cache, but from mappings, with the CPU engine;
+// `direct_everywhere`, files on tmpfs too. `automatic`: as the environment variable GPU4FS_DEVICE_ACCESS says, else
+// direct.
+enum class DeviceAccess { automatic, mapped, staged, direct, direct_everywhere };
 
 // What a restarted mount knows about its dead engines; its status shows it.
 struct EngineHistory {

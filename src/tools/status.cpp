@@ -69,6 +69,10 @@ void print_mounted(const std::string& mountpoint, const JsonValue& status) {
              status["read_only"].boolean ? " read-only" : "", duration_text(status["uptime_seconds"].number));
   fmt::print("engine      {} ({})\n", status["engine"].text, status["engine_reason"].text);
   fmt::print("devices     {}\n", status["device_access"].text);
+  for (const JsonValue& io : status["io"].elements) {
+    fmt::print("  {}: {} requests in {} operations, {}, {} failed\n", io["operation"].text, count_of(io["requests"]),
+               count_of(io["operations"]), size_text(count_of(io["bytes"])), count_of(io["errors"]));
+  }
   if (count_of(status["engine_restarts"]) != 0) {
     fmt::print("restarts    {}, the last at {}, because the engine died: {}\n", count_of(status["engine_restarts"]),
                format::time_text(format::encode_time(static_cast<i64>(count_of(status["engine_last_restart"])), 0)),

@@ -41,6 +41,16 @@ class MeasurementsTest(unittest.TestCase):
         self.assertAlmostEqual(rows["paths-ring-peer"]["ratio"],
                                rows["paths-ring"]["median"] / rows["paths-ring-peer"]["limit"], delta=1e-3)
 
+    def test_nvme_driver(self) -> None:
+        rows = self.rows_of("nvme", "--engine", "cpu", "--only", "rate", "latency")
+        for place in ("controller", "thread"):
+            for size in ("4k", "512"):
+                for verb in ("read", "write"):
+                    row = rows[f"nvme-{verb}-{size}-{place}"]
+                    self.assertGreater(row["median"], 0)
+                    self.assertGreater(row["limit"], 0)
+        self.assertLessEqual({"nvme-added-10us-p50", "nvme-added-100us-p99"}, set(rows))
+
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_engine_that_is_not_there(self) -> None:
         for engine in ("cuda", "both"):

@@ -17,6 +17,7 @@
 #include "device/staged/pins.hpp"
 #include "device/staged/staged_build.hpp"
 #include "device/staged/write_back.hpp"
+#include "device/transfer.hpp"
 #include "io_queue_memory.hpp"
 #include "support/test_scale.hpp"
 
@@ -28,11 +29,12 @@ constexpr u64 device_pages = 4096;
 
 class Detached {
  public:
-  explicit Detached(u32 worker_count = 1) : queue_(slot_count), medium_(device_pages * page_size) {
+  explicit Detached(u32 worker_count = 1, bool is_bounced = false)
+      : queue_(slot_count), medium_(device_pages * page_size) {
     device_.kind = DeviceKind::staged;
     device_.size_bytes = device_pages * page_size;
-    staged = build_staged_devices(heap_, &device_, staged_frames_min(worker_count), worker_count, &queue_.queue(),
-                                  slot_count);
+    staged = build_staged_devices(heap_, &device_, staged_frames_min(worker_count), worker_count,
+                                  {&queue_.queue(), slot_count, is_bounced ? &heap_ : nullptr});
     device_.staged = staged;
     for (u64 page = 0; page < device_pages; ++page) std::memset(at(page), static_cast<int>(page % 251 + 1), page_size);
   }
@@ -62,7 +64,8 @@ class Detached {
   // Owners that were told.
   std::vector<u32> take_all() {
     std::vector<u32> told;
-    (void)take_completions(*staged, 1000, [&](u32 owner) { told.push_back(owner); });
+    while (take_completions(Lane{}, *staged, [&](u32 owner) { told.push_back(owner); }) != 0) {
+    }
     return told;
   }
   cache::LineWord word_of(u64 page) {
@@ -83,7 +86,7 @@ class Detached {
     end_write(device_, page * page_size, page_size);
     end_pins(Lane{}, *staged, first);
   }
-  u32 in_flight() const { return load<Order::acquire, Scope::engine>(staged->detached_count); }
+  u32 in_flight() const { return load<Order::acquire, Scope::engine>(&staged->detached_state->count); }
 
   StagedDevices* staged = nullptr;
 
@@ -249,6 +252,30 @@ TEST(DetachedIo, PagesAreForgottenAfterTheirTransfers) {
   EXPECT_EQ(world.line_of(30), cache::no_line);
   EXPECT_EQ(world.line_of(31), cache::no_line);
   (void)world.take_all();
+}
+
+// The controller accesses frames and the worker's own pages, and nothing else.
+TEST(DetachedIo, RangesPassThroughPagesOfTheWorker) {
+  Detached world(1, true);
+  std::atomic<bool> is_done{false};
+  std::thread controller([&] {
+    while (!is_done) {
+      if (!world.serve()) std::this_thread::yield();
+    }
+  });
+  constexpr u64 offset = 100 * page_size + 1234;
+  constexpr u64 length = 40 * page_size;  // more than once through all of them
+  std::vector<u8> bytes(length);
+  EXPECT_EQ(read_range(Lane{}, world.device(), offset, length, bytes.data()), Status::ok);
+  EXPECT_EQ(std::memcmp(bytes.data(), world.at(0) + offset, length), 0);
+  for (u64 i = 0; i < length; ++i) bytes[i] = static_cast<u8>(i * 7);
+  EXPECT_EQ(write_range(Lane{}, world.device(), offset, bytes.data(), length), Status::ok);
+  EXPECT_EQ(std::memcmp(bytes.data(), world.at(0) + offset, length), 0);
+  EXPECT_TRUE(std::all_of(world.at(100), world.at(0) + offset, [](u8 b) { return b == Detached::first_byte(100); }));
+  EXPECT_TRUE(
+      std::all_of(world.at(0) + offset + length, world.at(141), [](u8 b) { return b == Detached::first_byte(140); }));
+  is_done = true;
+  controller.join();
 }
 
 // Readers, writers, loads and write-backs of few pages, with a controller that takes its time.

@@ -127,12 +127,12 @@ class BlockDevices(unittest.TestCase):
         pool = self.make([partition])
         # The cache of the partition, which a writer to the disk does not change.
         with open(partition, "rb") as old_cache:
-            old_cache.read(MIB)
             pool.mount()
             content = self.write(pool, "file")
             self.refuse("mkfs", "--force", disk, status=8, says=f"{disk}: in use: it is mounted on {pool.mountpoint}")
             self.expect(pool, "file", content)
             pool.umount()
+            old_cache.read(MIB)
             with open(disk, "r+b") as whole:
                 whole.seek(MIB)
                 whole.write(bytes(MIB // 4))

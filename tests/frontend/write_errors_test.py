@@ -1,6 +1,6 @@
 """Changes that cannot be made durable are reported by fsync and by close, once to each open file.
 
-A library that replaces libc's msync(2) makes the medium's flush fail: no medium here fails on demand.
+A library that replaces msync(2) and fdatasync(2) of libc makes the medium's flush fail: no medium here fails on demand.
 """
 
 import errno
@@ -21,11 +21,16 @@ SOURCE = r"""
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-int msync(void* address, size_t length, int flags) {
+static int fails(void) {
   const char* flag = getenv("TEST_FAILING_FLUSH");
-  if (flag != NULL && access(flag, F_OK) == 0) { errno = EIO; return -1; }
-  return (int)syscall(SYS_msync, address, length, flags);
+  if (flag == NULL || access(flag, F_OK) != 0) return 0;
+  errno = EIO;
+  return 1;
 }
+int msync(void* address, size_t length, int flags) {
+  return fails() ? -1 : (int)syscall(SYS_msync, address, length, flags);
+}
+int fdatasync(int file) { return fails() ? -1 : (int)syscall(SYS_fdatasync, file); }
 """
 
 
@@ -40,6 +45,8 @@ def require_disk_and_compiler():
 
 
 class FailingFlush(unittest.TestCase):
+    options = "commit=0,engine=cpu,access=mapped"
+
     def setUp(self):
         compiler = require_disk_and_compiler()
         self.pool = MountedPool(device_mib=32, device_count=1, check=False, parent=tempfile.gettempdir())
@@ -54,7 +61,7 @@ class FailingFlush(unittest.TestCase):
         os.environ["TEST_FAILING_FLUSH"] = self.flag
         self.addCleanup(os.environ.pop, "TEST_FAILING_FLUSH")
         try:
-            self.pool.mount("commit=0,engine=cpu")
+            self.pool.mount(self.options)
         finally:
             del os.environ["LD_PRELOAD"]
 
@@ -116,7 +123,7 @@ class FailingFlush(unittest.TestCase):
         library = os.path.join(self.pool.folder, "flush.so")
         os.environ["LD_PRELOAD"] = library
         try:
-            self.pool.mount("commit=0,engine=cpu,fast_close")
+            self.pool.mount(self.options + ",fast_close")
         finally:
             del os.environ["LD_PRELOAD"]
         file = self.open("file")
@@ -125,6 +132,11 @@ class FailingFlush(unittest.TestCase):
             pass
         self.fails(errno.EIO, os.fsync, file)
         os.close(file)
+
+
+class FailingFlushOfADirectDevice(FailingFlush):
+    # With several workers, one of them makes the call.
+    options = "commit=0,engine=cpu,access=direct,workers=2"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/emulated_warp.hpp"
 #include "device/nvme/submit.hpp"
@@ -171,6 +173,8 @@ TEST(BlockIo, CommandsThatADriveDoesNotHave) {
 TEST(BlockIo, ALateCommandHasOneResetAndIsRepeated) {
   DriveOptions options = drive_options(512, true);
   options.controller.command_timeout_ns = 300000000;
+  options.controller.abort_timeout_ns = 200000000;
+  options.emulated.has_abort = false;
   std::atomic<u32> silent{0};
   options.emulated.misbehave = [&](const SubmissionEntry&) {
     if (silent == 0) return Misbehaviour::none;
@@ -183,6 +187,8 @@ TEST(BlockIo, ALateCommandHasOneResetAndIsRepeated) {
   silent = 1;
   EXPECT_EQ(io.write(0, bytes), Status::ok);
   EXPECT_GE(drive.session().reset_count(), 1u);
+  EXPECT_GE(drive.emulated().abort_count(), 1u);
+  EXPECT_EQ(drive.session().abort_count(), 0u);
   // Nobody knows what the reset has lost. This is told once.
   EXPECT_EQ(io.flush(), Status::io_error);
   EXPECT_EQ(io.flush(), Status::ok);
@@ -195,6 +201,70 @@ TEST(BlockIo, ALateCommandHasOneResetAndIsRepeated) {
   EXPECT_EQ(drive.session().lost_because(), Failure::timed_out);
   EXPECT_EQ(io.read(0, found), Status::device_failed);
   EXPECT_EQ(io.flush(), Status::device_failed);
+  EXPECT_EQ(drive.emulated().complaint(), "");
+}
+
+// The next `silent` commands are never answered.
+DriveOptions silent_options(std::atomic<u32>& silent) {
+  DriveOptions options = drive_options(512, true);
+  options.controller.command_timeout_ns = 200000000;
+  options.controller.abort_timeout_ns = patient_ns;
+  options.emulated.misbehave = [&silent](const SubmissionEntry&) {
+    if (silent == 0) return Misbehaviour::none;
+    --silent;
+    return Misbehaviour::silence;
+  };
+  return options;
+}
+
+TEST(BlockIo, AnAbortSavesTheReset) {
+  std::atomic<u32> silent{0};
+  EmulatedDrive drive(silent_options(silent));
+  BlockIo io(drive.session(), drive.bus(), 1);
+  std::vector<u8> bytes(4096, 5);
+  silent = 1;
+  EXPECT_EQ(io.write(0, bytes), Status::ok);
+  EXPECT_GE(drive.session().abort_count(), 1u);
+  EXPECT_EQ(drive.session().reset_count(), 0u);
+  // So nothing was lost.
+  EXPECT_EQ(io.flush(), Status::ok);
+  std::vector<u8> found(4096);
+  EXPECT_EQ(io.read(0, found), Status::ok);
+  EXPECT_TRUE(found == bytes);
+  EXPECT_EQ(drive.emulated().complaint(), "");
+}
+
+TEST(BlockIo, ACommandThatIsLateAgainHasAReset) {
+  std::atomic<u32> silent{0};
+  EmulatedDrive drive(silent_options(silent));
+  BlockIo io(drive.session(), drive.bus(), 1);
+  std::vector<u8> bytes(4096, 5);
+  silent = 2;
+  EXPECT_EQ(io.write(0, bytes), Status::ok);
+  EXPECT_GE(drive.session().abort_count(), 2u);
+  EXPECT_GE(drive.session().reset_count(), 1u);
+  // Always late: the end comes, with two aborts in front of each step.
+  silent = 1000;
+  EXPECT_EQ(io.write(0, bytes), Status::device_failed);
+  EXPECT_EQ(drive.session().lost_because(), Failure::timed_out);
+  EXPECT_EQ(drive.emulated().complaint(), "");
+}
+
+// Late commands of several threads are aborted while others go on.
+TEST(BlockIo, AbortsBesideOtherCommands) {
+  std::atomic<u32> number{0};
+  DriveOptions options = drive_options(512, false);
+  options.controller.command_timeout_ns = 200000000;
+  options.controller.abort_timeout_ns = patient_ns;
+  options.controller.queue_count = 2;
+  options.emulated.misbehave = [&number](const SubmissionEntry&) {
+    return ++number % 100 == 50 ? Misbehaviour::silence : Misbehaviour::none;
+  };
+  EmulatedDrive drive(options);
+  BlockIo io(drive.session(), drive.bus(), 1);
+  run_threads(io, 3, 60, 7);
+  EXPECT_GE(drive.session().abort_count(), 1u);
+  EXPECT_EQ(drive.session().lost_because(), Failure::none);
   EXPECT_EQ(drive.emulated().complaint(), "");
 }
 
@@ -213,6 +283,130 @@ TEST(BlockIo, AFatalStatusIsCuredByAReset) {
   std::vector<u8> bytes(4096, 5);
   EXPECT_EQ(io.write(0, bytes), Status::ok);
   EXPECT_EQ(drive.session().reset_count(), 1u);
+}
+
+// Three controllers with two namespaces each, of both formats and with different limits of a transfer. One is pulled
+// out under way: the others do not notice.
+TEST(BlockIo, ARemovedDriveAmongOthers) {
+  std::vector<std::unique_ptr<EmulatedDrive>> drives;
+  std::vector<std::unique_ptr<BlockIo>> ios;
+  for (u32 i = 0; i < 3; ++i) {
+    DriveOptions options = drive_options(512, i == 0);
+    options.emulated.namespaces.push_back({5 + i, medium_of(medium_bytes, 4096, i == 1)});
+    options.emulated.transfer_shift = static_cast<u8>(i);
+    options.controller.queue_count = 1 + i;
+    drives.push_back(std::make_unique<EmulatedDrive>(options));
+    EmulatedDrive& drive = *drives.back();
+    ios.push_back(std::make_unique<BlockIo>(drive.session(), drive.bus(), 1));
+    ios.push_back(std::make_unique<BlockIo>(drive.session(), drive.bus(), 5 + i));
+  }
+  std::atomic<u32> done{0};
+  std::vector<std::thread> threads;
+  for (u32 i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      std::vector<u8> bytes(8192, static_cast<u8>(i));
+      Status status = Status::ok;
+      while (status == Status::ok) {
+        status = ios[i]->write(0, bytes);
+        ++done;
+      }
+      EXPECT_EQ(status, Status::device_failed);
+      EXPECT_EQ(ios[i]->flush(), Status::device_failed);
+    });
+  }
+  for (u32 i = 2; i < 6; ++i) threads.emplace_back([&ios, i] { run_threads(*ios[i], 1, scaled(150), i); });
+  while (done < 20) std::this_thread::yield();
+  drives[0]->emulated().remove();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(drives[0]->session().lost_because(), Failure::absent);
+  for (u32 i = 1; i < 3; ++i) {
+    EXPECT_EQ(drives[i]->session().lost_because(), Failure::none);
+    EXPECT_EQ(drives[i]->session().reset_count(), 0u);
+    EXPECT_EQ(drives[i]->emulated().complaint(), "");
+  }
+}
+
+// Whoever comes after the removal, or flushes, learns of it too.
+TEST(BlockIo, ADriveThatWasRemovedBeforeTheCall) {
+  DriveOptions options = drive_options(4096, true);
+  EmulatedDrive drive(options);
+  BlockIo io(drive.session(), drive.bus(), 1);
+  std::vector<u8> bytes(4096, 1);
+  EXPECT_EQ(io.write(0, bytes), Status::ok);
+  drive.emulated().remove();
+  EXPECT_EQ(io.flush(), Status::device_failed);
+  EXPECT_EQ(io.read(0, bytes), Status::device_failed);
+  EXPECT_EQ(io.write_zeroes(0, 4096, false), Status::device_failed);
+  const BlockIo::Range range{0, 4096};
+  EXPECT_EQ(io.deallocate(std::span(&range, 1)), Status::device_failed);
+}
+
+// No command is longer than the controller allows, and none is shorter than it could be.
+TEST(BlockIo, LongTransfersAreCutToTheLimit) {
+  for (const u32 block_bytes : {512u, 4096u}) {
+    for (const u8 shift : {u8{0}, u8{1}, u8{3}, u8{8}}) {
+      std::mutex mutex;
+      std::vector<u64> lengths;
+      DriveOptions options = drive_options(block_bytes, false);
+      options.emulated.transfer_shift = shift;
+      options.emulated.inject = [&](const SubmissionEntry& entry) {
+        const std::lock_guard<std::mutex> guard(mutex);
+        lengths.push_back(((entry.dword12 & 0xffff) + 1) * u64{block_bytes});
+        return StatusCode::success;
+      };
+      EmulatedDrive drive(options);
+      BlockIo io(drive.session(), drive.bus(), 1);
+      const u64 limit = shift == 0 ? 1 << 20 : std::min<u64>(u64{4096} << shift, 1 << 20);
+      EXPECT_EQ(drive.controller().info().transfer_bytes_max, limit);
+      std::vector<u8> bytes(medium_bytes - 4096);
+      std::mt19937 random(shift);
+      for (u8& byte : bytes) byte = static_cast<u8>(random());
+      EXPECT_EQ(io.write(4096, bytes), Status::ok);
+      const std::vector<u64> written = std::exchange(lengths, {});
+      EXPECT_EQ(written.size(), (bytes.size() + limit - 1) / limit);
+      EXPECT_EQ(written.front(), limit);
+      EXPECT_EQ(written.back(), (bytes.size() - 1) % limit + 1);
+      std::vector<u8> found(bytes.size());
+      EXPECT_EQ(io.read(4096, found), Status::ok);
+      EXPECT_TRUE(found == bytes);
+      EXPECT_TRUE(lengths == written);
+      EXPECT_EQ(drive.emulated().complaint(), "");
+    }
+  }
+}
+
+// More than 65,536 blocks, which one command names at most, and more than 256 ranges.
+TEST(BlockIo, ZeroesAndRangesOfSeveralCommands) {
+  constexpr u64 large_bytes = u64{65536 + 100} * 512;
+  std::atomic<u32> zeroes{0};
+  std::atomic<u32> trims{0};
+  DriveOptions options = drive_options(512, false);
+  options.emulated.namespaces = {{1, medium_of(large_bytes, 512, false)}};
+  options.emulated.inject = [&](const SubmissionEntry& entry) {
+    if (entry.opcode == static_cast<u8>(IoOpcode::write_zeroes)) ++zeroes;
+    if (entry.opcode == static_cast<u8>(IoOpcode::dataset_management)) ++trims;
+    return StatusCode::success;
+  };
+  EmulatedDrive drive(options);
+  BlockIo io(drive.session(), drive.bus(), 1);
+  std::vector<u8> ones(64 << 10, 1);
+  for (u64 offset : {u64{0}, large_bytes - ones.size()}) EXPECT_EQ(io.write(offset, ones), Status::ok);
+  EXPECT_EQ(io.write_zeroes(512, large_bytes - 1024, true), Status::ok);
+  EXPECT_EQ(zeroes, 2u);
+  std::vector<u8> found(64 << 10);
+  for (u64 offset : {u64{0}, large_bytes - ones.size()}) {
+    EXPECT_EQ(io.read(offset, found), Status::ok);
+    const u64 kept = offset == 0 ? 0 : found.size() - 512;
+    for (u64 i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], i - kept < 512 ? 1 : 0) << i;
+  }
+  std::vector<BlockIo::Range> ranges;
+  EXPECT_EQ(io.write(0, ones), Status::ok);
+  for (u64 i = 0; i < 300; ++i) ranges.push_back({i * 1024, 512});
+  EXPECT_EQ(io.deallocate(ranges), Status::ok);
+  EXPECT_EQ(trims, 2u);
+  EXPECT_TRUE(drive.controller().namespaces()[0].deallocated_reads_zero);
+  EXPECT_EQ(io.read(0, found), Status::ok);
+  for (u64 i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], i / 512 % 2 == 0 ? 0 : 1) << i;
 }
 
 TEST(BlockIo, ARemovedDriveIsLostForAllThreads) {

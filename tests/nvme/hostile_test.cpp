@@ -21,6 +21,7 @@ DriveOptions hostile_options(u32 seed) {
   options.emulated.seed = seed;
   options.controller.queue_depth = 2u << seed % 5;
   options.controller.command_timeout_ns = 20000000;
+  options.controller.abort_timeout_ns = 20000000;
   options.controller.admin_timeout_ns = patient_ns;
   options.controller.ready_timeout_ns_max = 200000000;
   return options;

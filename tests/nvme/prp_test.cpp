@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "device/nvme/drive/data_walk.hpp"
 #include "nvme/emulated/bus.hpp"
-#include "nvme/emulated/data_walk.hpp"
 #include "support/on_all_groups.hpp"
 
 namespace gpu4fs::nvme::test {
@@ -16,6 +16,22 @@ namespace {
 using gpu4fs::test::on_all_groups;
 
 constexpr u64 frame_max = 1200;
+
+struct DataPart {
+  u8* memory;
+  u64 bytes;
+};
+struct FoundParts {
+  StatusCode status;
+  std::vector<DataPart> parts;
+};
+FoundParts find_parts(const EmulatedBus& bus, const SubmissionEntry& entry, u64 bytes) {
+  FoundParts found{};
+  found.status = walk_data(Lane{}, bus, entry, bytes, [&](u8* memory, u64 length) {
+    found.parts.push_back({memory, length});
+  });
+  return found;
+}
 
 class DataPointers : public ::testing::Test {
  protected:
@@ -29,7 +45,7 @@ class DataPointers : public ::testing::Test {
   void forget_lists() { std::memset(lists_.memory, 0xee, lists_.bytes); }
 
   // Empty: the walk finds bytes [offset, offset + bytes) of the row of frames.
-  std::string compare(const DataWalk& walk, u64 offset, u64 bytes) const {
+  std::string compare(const FoundParts& walk, u64 offset, u64 bytes) const {
     if (walk.status != StatusCode::success) return "status " + std::to_string(static_cast<u32>(walk.status));
     u64 at = offset;
     for (const DataPart& part : walk.parts) {
@@ -63,7 +79,7 @@ TEST_F(DataPointers, PrpEntriesNameTheFramesInOrder) {
           entry.data = build_prp(g, list(prp_list_pages(frames)), offset, bytes, [&](u64 i) { return places_[i]; });
           g.sync();
           if (g.leader()) {
-            EXPECT_EQ(compare(walk_data(bus_, entry, bytes), offset, bytes), "") << frames << " frames, " << offset;
+            EXPECT_EQ(compare(find_parts(bus_, entry, bytes), offset, bytes), "") << frames << " frames, " << offset;
           }
         });
       }
@@ -81,8 +97,8 @@ TEST_F(DataPointers, SglDescriptorsNameTheRangesInOrder) {
       entry.data = build_sgl(g, list(sgl_list_pages(count)), count, range);
       g.sync();
       if (g.leader()) {
-        EXPECT_EQ(compare(walk_data(bus_, entry, count * page_size), 0, count * page_size), "") << count;
-        EXPECT_NE(walk_data(bus_, entry, count * page_size + 1).status, StatusCode::success);
+        EXPECT_EQ(compare(find_parts(bus_, entry, count * page_size), 0, count * page_size), "") << count;
+        EXPECT_NE(find_parts(bus_, entry, count * page_size + 1).status, StatusCode::success);
       }
     });
   }
@@ -91,16 +107,23 @@ TEST_F(DataPointers, SglDescriptorsNameTheRangesInOrder) {
 TEST_F(DataPointers, TheWalkRefusesWhatIsNotOnTheBus) {
   SubmissionEntry entry{};
   entry.data.prp.first = 4096;
-  EXPECT_EQ(walk_data(bus_, entry, 512).status, StatusCode::data_transfer_error);
+  EXPECT_EQ(find_parts(bus_, entry, 512).status, StatusCode::data_transfer_error);
   entry.data.prp.first = places_[0] + 2;
-  EXPECT_EQ(walk_data(bus_, entry, 512).status, StatusCode::invalid_prp_offset);
+  EXPECT_EQ(find_parts(bus_, entry, 512).status, StatusCode::invalid_prp_offset);
   entry.data.prp.first = places_[0];
   entry.data.prp.second = places_[1] + 512;
-  EXPECT_EQ(walk_data(bus_, entry, 8192).status, StatusCode::invalid_prp_offset);
+  EXPECT_EQ(find_parts(bus_, entry, 8192).status, StatusCode::invalid_prp_offset);
   entry.data.prp.second = 4096;
-  EXPECT_EQ(walk_data(bus_, entry, 3 * 4096).status, StatusCode::data_transfer_error);
+  EXPECT_EQ(find_parts(bus_, entry, 3 * 4096).status, StatusCode::data_transfer_error);
+  // A list of segments that never ends.
+  const SglDescriptor again{lists_.bus_address, 16, {}, SglType::segment};
+  std::memcpy(lists_.memory, &again, sizeof(again));
+  SubmissionEntry endless{};
+  endless.flags = static_cast<u8>(DataPointerKind::sgl);
+  endless.data.sgl = again;
+  EXPECT_EQ(find_parts(bus_, endless, 512).status, StatusCode::invalid_field);
   entry.flags = 0xc0;
-  EXPECT_EQ(walk_data(bus_, entry, 512).status, StatusCode::invalid_field);
+  EXPECT_EQ(find_parts(bus_, entry, 512).status, StatusCode::invalid_field);
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ TESTS = [
     ("SmallTransfers", [ONE_DRIVE[0], ONE_DRIVE[1] + ",mdts=1,max_ioqpairs=1,msix_qsize=2"], False),
     ("DataSurvivesAReset", ONE_DRIVE, False),
     ("AMediumErrorIsAnAnswer", [BLKDEBUG, ONE_DRIVE[1]], False),
+    ("AbortsAreAnswered", ONE_DRIVE, False),
     ("WithoutQemuTheDriveIsLost", ONE_DRIVE, True),
 ]
 

@@ -157,6 +157,11 @@ TEST(NvmeSpec, OpcodesAndFeatures) {
   EXPECT_EQ(number(FeatureId::arbitration), number(NVME_FEAT_FID_ARBITRATION));
   EXPECT_EQ(number(FeatureId::volatile_write_cache), number(NVME_FEAT_FID_VOLATILE_WC));
   EXPECT_EQ(number(FeatureId::number_of_queues), number(NVME_FEAT_FID_NUM_QUEUES));
+  const auto arbitration = [](u32 burst, u32 high, u32 medium, u32 low) {
+    return burst << NVME_FEAT_ARBITRATION_BURST_SHIFT | high << NVME_FEAT_ARBITRATION_HPW_SHIFT |
+           medium << NVME_FEAT_ARBITRATION_MPW_SHIFT | low << NVME_FEAT_ARBITRATION_LPW_SHIFT;
+  };
+  EXPECT_EQ(arbitration_of(5, 256, 7, 1), arbitration(5, 255, 6, 0));
   EXPECT_EQ(supports_dataset_management, number(NVME_CTRL_ONCS_DSM));
   EXPECT_EQ(supports_write_zeroes, number(NVME_CTRL_ONCS_WRITE_ZEROES));
   // libnvme has the upper half of dword 12.

@@ -344,7 +344,7 @@ TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
     expect_all();
   }
   // With direct accesses larger pieces are written.
-  EXPECT_GT(failures, session::resolve_access({}) == session::DeviceAccess::direct ? 3u : 10u);
+  EXPECT_GT(failures, session::resolve_access({}) == session::DeviceAccess::direct_everywhere ? 3u : 10u);
 }
 
 // A pool with redundancy and a file of 20 pages, synced and in no checkpoint, after a crash.

@@ -71,8 +71,12 @@ GPU4FS_FN inline TakenEntry take_entry(VirtualQueue& queue, u32 number, u32 seen
     return {Failure::impossible_head, 0, {}};
   }
   TakenEntry taken{Failure::none, index, {}};
-  taken.outcome = {load<Order::relaxed, Scope::engine>(&slot.cookie), CommandEnd::answered, status_code_of(entry),
-                   entry.dword0, do_not_retry(entry)};
+  taken.outcome = {load<Order::relaxed, Scope::engine>(&slot.cookie),
+                   CommandEnd::answered,
+                   status_code_of(entry),
+                   entry.dword0,
+                   do_not_retry(entry),
+                   load<Order::relaxed, Scope::engine>(&slot.service_class)};
   // Another rank may hold a second entry of the same command.
   u32 expected = found;
   if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, expected, found & ~1u)) {
@@ -110,8 +114,9 @@ GPU4FS_FN u32 stop_outstanding(Group g, VirtualQueue& queue, Visit&& visit) {
     u32 state = load<Order::acquire, Scope::engine>(&slot.state);
     if ((state & 1) == 0) continue;
     const u64 cookie = load<Order::relaxed, Scope::engine>(&slot.cookie);
+    const u32 service_class = load<Order::relaxed, Scope::engine>(&slot.service_class);
     if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, state, state & ~1u)) continue;
-    visit(Outcome{cookie, CommandEnd::stopped, 0, 0, false});
+    visit(Outcome{cookie, CommandEnd::stopped, 0, 0, false, service_class});
     ++count;
   }
   return g.reduce(count, [](u32 a, u32 b) { return a + b; });
@@ -119,17 +124,22 @@ GPU4FS_FN u32 stop_outstanding(Group g, VirtualQueue& queue, Visit&& visit) {
 
 enum class PollWork : u32 { nothing, take, stop };
 
-// Also moves the tail over entries that nobody else will look at again (tail_rounds_max). One rank.
-GPU4FS_FN inline PollWork find_work(VirtualQueue& queue) {
+struct FoundWork {
+  PollWork work;
+  bool has_marks;  // entries that nobody else will look at again (tail_rounds_max)
+};
+
+// One rank.
+GPU4FS_FN inline FoundWork find_work(VirtualQueue& queue) {
   if (failure_of(*queue.controller) != Failure::none) {
     const bool is_quiet = load<Order::acquire, Scope::engine>(&queue.controller->is_quiet) != 0;
-    return is_quiet ? PollWork::stop : PollWork::nothing;
+    return {is_quiet ? PollWork::stop : PollWork::nothing, false};
   }
-  if (is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail))) move_tail(queue);
+  const bool has_marks = is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail));
   const u32 head = load<Order::relaxed, Scope::engine>(&queue.completed);
-  if (!has_phase(last_word(queue, head), expected_phase(queue, head))) return PollWork::nothing;
+  if (!has_phase(last_word(queue, head), expected_phase(queue, head))) return {PollWork::nothing, has_marks};
   const bool is_mine = exchange<Order::acquire, Scope::engine>(&queue.poll_token, 1) == 0;
-  return is_mine ? PollWork::take : PollWork::nothing;
+  return {is_mine ? PollWork::take : PollWork::nothing, has_marks};
 }
 
 }  // namespace detail
@@ -141,9 +151,10 @@ GPU4FS_FN inline PollWork find_work(VirtualQueue& queue) {
 // submit its last command at that moment, so whoever waits for a command goes on polling until it has its outcome.
 template <class Group, class Visit>
 GPU4FS_FN u32 poll(Group g, VirtualQueue& queue, Visit&& visit) {
-  const detail::PollWork work = on_leader(g, [&] { return detail::find_work(queue); });
-  if (work == detail::PollWork::nothing) return 0;
-  if (work == detail::PollWork::stop) return detail::stop_outstanding(g, queue, visit);
+  const detail::FoundWork found = on_leader(g, [&] { return detail::find_work(queue); });
+  if (found.has_marks) detail::move_tail(g, queue);
+  if (found.work == detail::PollWork::nothing) return 0;
+  if (found.work == detail::PollWork::stop) return detail::stop_outstanding(g, queue, visit);
   const u32 head = g.broadcast(load<Order::relaxed, Scope::engine>(&queue.completed));
   u32 count = 0;
   while (count < poll_batch_max) {
@@ -176,6 +187,26 @@ GPU4FS_FN bool expired(Group g, const VirtualQueue& queue, u64 before_ns) {
     if ((state & 1) != 0 && is_same && submitted_ns < before_ns) is_late = true;
   }
   return g.any(is_late);
+}
+
+struct LateCommand {
+  bool is_found;
+  u16 command_id;
+};
+
+// A command as expired() looks for, for which nobody has sent an Abort command yet: the caller does. It may be answered
+// meanwhile, and its identifier be in use again only after all generations. One rank.
+GPU4FS_FN inline LateCommand take_late_command(VirtualQueue& queue, u64 before_ns) {
+  for (u32 i = 0; i < queue.depth; ++i) {
+    CommandSlot& slot = queue.slots[i];
+    const u32 state = load<Order::acquire, Scope::engine>(&slot.state);
+    const u64 submitted_ns = load<Order::acquire, Scope::engine>(&slot.submitted_ns);
+    const bool is_same = load<Order::relaxed, Scope::engine>(&slot.state) == state;
+    if ((state & 1) == 0 || !is_same || submitted_ns >= before_ns) continue;
+    if (exchange<Order::relaxed, Scope::engine>(&slot.has_abort, 1) != 0) continue;
+    return {true, detail::command_id_of(queue, i, state >> 1)};
+  }
+  return {false, 0};
 }
 
 }  // namespace gpu4fs::nvme

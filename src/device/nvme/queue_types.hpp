@@ -70,7 +70,8 @@ struct CommandSlot {
   u32 ticket;  // all others: atomic, ordered by `state`
   u64 cookie;
   u64 submitted_ns;
-  u64 reserved;
+  u32 service_class;
+  u32 has_abort;  // 1: an Abort command was sent for it
 };
 static_assert(sizeof(CommandSlot) == 32);
 
@@ -108,6 +109,7 @@ struct Outcome {
   u32 status;  // type and code (status_code_of); 0: success
   u32 result;  // dword 0 of the completion
   bool do_not_retry;
+  u32 service_class;  // of its RankCommand
 };
 
 GPU4FS_FN inline Failure failure_of(const ControllerState& controller) {

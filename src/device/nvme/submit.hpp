@@ -19,6 +19,14 @@
 
 namespace gpu4fs::nvme {
 
+// The command of one rank.
+struct RankCommand {
+  const SubmissionEntry& entry;  // but its identifier
+  u64 cookie;                    // comes back with the outcome
+  bool is_present = true;        // false: the rank has none
+  u32 service_class = 0;         // comes back too (device/nvme/classes.hpp)
+};
+
 namespace detail {
 
 // Attempts to take tickets while others take them too.
@@ -52,7 +60,7 @@ GPU4FS_FN inline Tickets try_take_tickets(VirtualQueue& queue, u32 wanted) {
 }
 
 // Puts the command at the place of its ticket and marks it.
-GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const SubmissionEntry& command, u64 cookie) {
+GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const RankCommand& command) {
   const u32 place = place_of(queue, ticket);
   const u32 index = load<Order::relaxed, Scope::engine>(&queue.free_ids[place]);
   GPU4FS_CHECK_LT(index, queue.depth);
@@ -61,10 +69,12 @@ GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const Submissio
   GPU4FS_CHECK_EQ(state & 1, 0u);
   const u32 generation = ((state >> 1) + 1) % generation_count(queue);
   store<Order::relaxed, Scope::engine>(&slot.ticket, ticket);
-  store<Order::relaxed, Scope::engine>(&slot.cookie, cookie);
+  store<Order::relaxed, Scope::engine>(&slot.cookie, command.cookie);
+  store<Order::relaxed, Scope::engine>(&slot.service_class, command.service_class);
   store<Order::relaxed, Scope::engine>(&slot.submitted_ns, now_monotonic_ns());
+  store<Order::relaxed, Scope::engine>(&slot.has_abort, 0);
   store<Order::release, Scope::engine>(&slot.state, generation << 1 | 1u);
-  SubmissionEntry entry = command;
+  SubmissionEntry entry = command.entry;
   entry.command_id = command_id_of(queue, index, generation);
   u8* const target = reinterpret_cast<u8*>(&queue.submissions[place]);
   GPU4FS_UNROLL
@@ -77,13 +87,6 @@ GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const Submissio
 }
 
 }  // namespace detail
-
-// The command of one rank.
-struct RankCommand {
-  const SubmissionEntry& entry;  // but its identifier
-  u64 cookie;                    // comes back with the outcome
-  bool is_present = true;        // false: the rank has none
-};
 
 enum class SubmitResult : u32 {
   submitted,
@@ -112,8 +115,8 @@ GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, const RankComman
   if (tickets.count == ~0u) return has_command ? SubmitResult::failed : SubmitResult::idle;
   const u32 number = popcount(votes & static_cast<u32>(low_bits(g.rank())));
   const bool is_taken = has_command && number < tickets.count;
-  if (is_taken) detail::put_entry(queue, tickets.first + number, command.entry, command.cookie);
-  if (tickets.count > 0) on_leader(g, [&] { detail::move_tail(queue); });
+  if (is_taken) detail::put_entry(queue, tickets.first + number, command);
+  if (tickets.count > 0) detail::move_tail(g, queue);
   return is_taken ? SubmitResult::submitted : has_command ? SubmitResult::no_room : SubmitResult::idle;
 }
 
@@ -143,9 +146,9 @@ GPU4FS_FN SubmitResult submit(Group g, VirtualQueue& queue, const RankCommand& c
       if (poll(g, queue, visit) == 0) wait();
     }
     if (has_command && number >= done && number < done + count) {
-      detail::put_entry(queue, first + number - done, command.entry, command.cookie);
+      detail::put_entry(queue, first + number - done, command);
     }
-    on_leader(g, [&] { detail::move_tail(queue); });
+    detail::move_tail(g, queue);
     done += count;
   }
   return detail::submitted_or_idle(has_command);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/check.hpp"
+#include "base/group.hpp"
 #include "base/mutant.hpp"
 #include "device/nvme/doorbell.hpp"
 #include "device/nvme/queue_types.hpp"
@@ -18,25 +19,40 @@ GPU4FS_FN inline bool is_marked(const VirtualQueue& queue, u32 ticket) {
                        ticket != (load<Order::relaxed, Scope::engine>(&queue.next_ticket)));
 }
 
-// Moves the tail over all marked entries. One rank.
+// Collective. Moves the tail over all marked entries. Each rank looks at one mark, so a warp passes 32 entries in the
+// time of one access.
 //
 // No mark is lost. A lane marks its entry and then exchanges the lock. If it finds the lock taken, its exchange comes
 // before the holder's, which frees the lock, and the holder sees the mark when it looks again behind that. Both
-// exchanges acquire and release, so no stronger order is needed.
-GPU4FS_FN inline void move_tail(VirtualQueue& queue) {
+// exchanges acquire and release, so no stronger order is needed. The doorbell covers the entries of all marks that the
+// ranks have acquired, because on_leader() synchronises.
+template <class Group>
+GPU4FS_FN void move_tail(Group g, VirtualQueue& queue) {
+  struct Held {
+    bool is_mine;
+    u32 tail;
+  };
   for (u32 round = 0; round < tail_rounds_max; ++round) {
-    if (exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 1) != 0) return;
-    const u32 first = load<Order::relaxed, Scope::engine>(&queue.tail);
-    u32 tail = first;
-    while (is_marked(queue, tail)) ++tail;
-    GPU4FS_CHECK_LE(tail - first, capacity_of(queue));
-    if (tail != first) {
-      // Before the doorbell: whoever sees a completion knows that its command was shown to the controller.
-      store<Order::relaxed, Scope::engine>(&queue.tail, tail);
-      ring_doorbell(queue.submission_doorbell, place_of(queue, tail));
+    const Held held = on_leader(g, [&]() -> Held {
+      if (exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 1) != 0) return {false, 0};
+      return {true, load<Order::relaxed, Scope::engine>(&queue.tail)};
+    });
+    if (!held.is_mine) return;
+    u32 tail = held.tail;
+    for (u32 passed = Group::size(); passed == Group::size(); tail += passed) {
+      passed = leading_ranks(g, is_marked(queue, tail + g.rank()));
     }
-    exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 0);
-    if (GPU4FS_MUTANT(nvme_mark_not_looked_for_again, !is_marked(queue, tail), true)) return;
+    GPU4FS_CHECK_LE(tail - held.tail, capacity_of(queue));
+    const bool is_over = on_leader(g, [&] {
+      if (tail != held.tail) {
+        // Before the doorbell: whoever sees a completion knows that its command was shown to the controller.
+        store<Order::relaxed, Scope::engine>(&queue.tail, tail);
+        ring_doorbell(queue.submission_doorbell, place_of(queue, tail));
+      }
+      exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 0);
+      return GPU4FS_MUTANT(nvme_mark_not_looked_for_again, !is_marked(queue, tail), true);
+    });
+    if (is_over) return;
   }
 }
 

@@ -42,7 +42,7 @@ inline const IoRequest& request_of(const IoQueueShared& shared, u32 slot) {
 }
 
 // The slot is the producer's afterwards. Whoever completes slots calls announce_completions() soon. True: it was
-// reported, so somebody has to look for reports (take_report()).
+// reported, so somebody has to look for reports (take_reports()).
 inline bool complete(IoQueueShared& shared, u32 slot, Status status) {
   GPU4FS_CHECK_LT(slot, shared.slot_count);
   IoSlot& completed = detail::io_slots(&shared, shared.slot_count)[slot];

@@ -5,6 +5,7 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/config.hpp"
+#include "base/group.hpp"
 #include "base/limits.hpp"
 #include "base/mutant.hpp"
 #include "base/status.hpp"
@@ -88,9 +89,17 @@ GPU4FS_FN inline void release(IoQueue& queue, u32 slot) {
   queue.free_slots.push(slot);
 }
 
-// A slot whose request has completed and reports it; it is the caller's. False: there is none.
-GPU4FS_FN inline bool take_report(IoQueue& queue, u32* slot) {
-  return detail::report_cells(queue.shared, queue.slot_count).pop(&queue.report_head, slot);
+// Slots whose requests have completed and report it: one for each rank below the answer, which has it afterwards.
+// Collective.
+template <class Group>
+GPU4FS_FN u32 take_reports(Group g, IoQueue& queue, u32* slot) {
+  const detail::IoCells cells = detail::report_cells(queue.shared, queue.slot_count);
+  const u64 first = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&queue.report_head); });
+  const u32 reports = g.ballot(cells.look(first + g.rank(), slot));
+  // Those before the first that is missing.
+  const u32 count = count_trailing_zeros(~u64{reports});
+  if (count == 0) return 0;
+  return on_leader(g, [&] { return cells.advance(&queue.report_head, first, count); }) ? count : 0;
 }
 
 }  // namespace gpu4fs::device

@@ -10,7 +10,7 @@
 // accessed by threads of the host alone. All producers run on one processor.
 //
 // Requests that nobody waits for report their completion: the number of the slot gets into a second list of cells, from
-// which any producer takes it (take_report()).
+// which any producer takes it (take_reports()).
 //
 // Memory order. The consumer that has popped a slot sees what its producer stored before submit(), also in the memory
 // of the request. Whoever sees that a slot has completed, by poll(), sees what the controller stored into this memory.

@@ -36,13 +36,13 @@ GPU4FS_FN constexpr u64 link_of(u32 slot, u32 generation) {
 // Begins the transfer of a line that the caller has for it: loading, or being written. False: there is no room.
 GPU4FS_FN GPU4FS_NOINLINE inline bool detach(const StagedDevices& staged, const Device& device, cache::PageKey key,
                                              u32 line, IoOperation operation, u32 owner) {
-  if (fetch_add<Order::relaxed, Scope::engine>(staged.detached_count, 1u) >= staged.detached_max) {
-    fetch_sub<Order::relaxed, Scope::engine>(staged.detached_count, 1u);
+  if (fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u) >= staged.detached_max) {
+    fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u);
     return false;
   }
   const u32 slot = take_slot(*staged.queue);
   if (slot == no_io_slot) {
-    fetch_sub<Order::relaxed, Scope::engine>(staged.detached_count, 1u);
+    fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u);
     return false;
   }
   DetachedRequest& request = staged.detached[slot];
@@ -131,15 +131,40 @@ GPU4FS_FN inline void ring_detached(const StagedDevices& staged) {
 
 // Whether there may be something to take.
 GPU4FS_FN inline bool has_detached(const StagedDevices& staged) {
-  return staged.queue != nullptr && load<Order::relaxed, Scope::engine>(staged.detached_count) != 0;
+  return staged.queue != nullptr && load<Order::relaxed, Scope::engine>(&staged.detached_state->count) != 0;
 }
 
-// Ends up to `count` transfers whose requests have completed, and calls tell(owner) for those that have one. One lane.
-// Returns how many ended.
-template <class Tell>
-GPU4FS_FN u32 take_completions(const StagedDevices& staged, u32 count, Tell&& tell) {
-  u32 done = 0;
-  for (u32 slot = 0; done < count && take_report(*staged.queue, &slot); ++done) {
+namespace detail {
+
+// In a kernel one worker looks at a time: a look at host memory takes long, and many at once take longer. Workers of
+// the host may sleep, so each of them looks. Collective.
+template <class Group>
+GPU4FS_FN u32 watch_reports(Group g, const StagedDevices& staged, u32* slot) {
+#if GPU4FS_DEVICE_CODE
+  u32* const is_watched = &staged.detached_state->is_watched;
+  const bool is_mine = on_leader(g, [&] {
+    return load<Order::relaxed, Scope::engine>(is_watched) == 0 &&
+           exchange<Order::acquire, Scope::engine>(is_watched, 1u) == 0;
+  });
+  if (!is_mine) return 0;
+  const u32 count = take_reports(g, *staged.queue, slot);
+  g.sync();
+  on_leader(g, [&] { store<Order::release, Scope::engine>(is_watched, 0u); });
+  return count;
+#else
+  return take_reports(g, *staged.queue, slot);
+#endif
+}
+
+}  // namespace detail
+
+// Ends transfers whose requests have completed, one for each rank at most, and calls tell(owner), on some rank, for
+// those that have an owner. Collective. Returns how many ended.
+template <class Group, class Tell>
+GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& staged, Tell&& tell) {
+  u32 slot = 0;
+  const u32 count = detail::watch_reports(g, staged, &slot);
+  if (g.rank() < count) {
     DetachedRequest& request = staged.detached[slot];
     const IoProgress progress = poll(*staged.queue, slot);
     GPU4FS_CHECK(!progress.is_pending);
@@ -147,10 +172,11 @@ GPU4FS_FN u32 take_completions(const StagedDevices& staged, u32 count, Tell&& te
     const u32 owner = request.owner;
     request.generation += GPU4FS_MUTANT(detached_generation_kept, 1u, 0u);
     release(*staged.queue, slot);
-    fetch_sub<Order::release, Scope::engine>(staged.detached_count, 1u);
+    fetch_sub<Order::release, Scope::engine>(&staged.detached_state->count, 1u);
     if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) tell(owner);
   }
-  return done;
+  g.sync();
+  return count;
 }
 
 }  // namespace gpu4fs::device

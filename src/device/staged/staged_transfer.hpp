@@ -1,14 +1,15 @@
 // Transfers of staged devices (device/transfer.hpp). They pass the page cache: their pages are never in it. Whole pages
-// in aligned memory are moved at once. A part of a page is read or written with the whole page, so writes of parts of
-// one page exclude each other.
+// in aligned memory are moved at once, if the controller can access this memory. A part of a page is read or written
+// with the whole page, so writes of parts of one page exclude each other.
 //
-// One lane. Status: that of the medium; the pages before it have been moved.
+// One lane, unless something else is said. Status: that of the medium; the pages before it have been moved.
 #pragma once
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/copy.hpp"
+#include "base/group.hpp"
 #include "base/limits.hpp"
 #include "base/status.hpp"
 #include "cache/line_lookup.hpp"
@@ -18,11 +19,11 @@
 
 namespace gpu4fs::device::detail {
 
-// The worker's page of engine memory.
+// The worker's pages of memory that the controller accesses.
 GPU4FS_FN inline u8* own_page(const StagedDevices& staged) {
   const u32 worker = this_worker();
   GPU4FS_CHECK_LT(worker, staged.worker_count);
-  return staged.pages + u64{worker} * page_size;
+  return staged.pages + u64{worker} * staged.own_page_count * page_size;
 }
 
 GPU4FS_FN inline void check_not_cached(const Device& device, u64 page, u64 count) {
@@ -30,6 +31,59 @@ GPU4FS_FN inline void check_not_cached(const Device& device, u64 page, u64 count
     const cache::FoundLine found = cache::find(Lane{}, device.staged->cache, {device.index, page + i});
     GPU4FS_CHECK_EQ(found.line, cache::no_line);
   }
+}
+
+// A part of a range that passes through the worker's pages: pages [page, page + page_count) of the medium contain it.
+struct BouncedPart {
+  u64 page;
+  u64 page_count;
+  u64 begin;  // in these pages
+  u64 length;
+};
+
+GPU4FS_FN inline BouncedPart bounced_part(const StagedDevices& staged, u64 offset, u64 length) {
+  const u64 begin = offset % page_size;
+  const u64 page_count = minimum(divide_up(begin + length, page_size), u64{staged.own_page_count});
+  return {offset / page_size, page_count, begin, minimum(length, page_count * page_size - begin)};
+}
+
+// As the two below, for memory that the controller cannot access. Uniform.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_bounced_range(Group g, const Device& device, u64 offset, u64 length,
+                                                    u8* destination) {
+  u8* const work = own_page(*device.staged);
+  for (u64 done = 0; done < length;) {
+    const BouncedPart part = bounced_part(*device.staged, offset + done, length - done);
+    GPU4FS_TRY(on_leader(g, [&] {
+      check_not_cached(device, part.page, part.page_count);
+      return read_medium(device, part.page, part.page_count, work);
+    }));
+    copy_bytes(g, destination + done, work + part.begin, part.length);
+    g.sync();
+    done += part.length;
+  }
+  return Status::ok;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_bounced_range(Group g, const Device& device, u64 offset, u64 length,
+                                                     const u8* source) {
+  u8* const work = own_page(*device.staged);
+  for (u64 done = 0; done < length;) {
+    const BouncedPart part = bounced_part(*device.staged, offset + done, length - done);
+    const bool is_whole = part.begin == 0 && part.length == part.page_count * page_size;
+    if (!is_whole) {
+      GPU4FS_TRY(on_leader(g, [&] { return read_medium(device, part.page, part.page_count, work); }));
+    }
+    copy_bytes(g, work + part.begin, source + done, part.length);
+    g.sync();
+    GPU4FS_TRY(on_leader(g, [&] {
+      check_not_cached(device, part.page, part.page_count);
+      return write_medium(device, part.page, part.page_count, work);
+    }));
+    done += part.length;
+  }
+  return Status::ok;
 }
 
 // A part of a range: whole pages that are moved to or from their place in memory, or bytes of one page.

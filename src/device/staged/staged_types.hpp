@@ -47,6 +47,12 @@ struct IoQueue;  // device/queue/io_queue_types.hpp
 
 inline constexpr u32 no_io_owner = ~u32{0};
 
+// What all requests that nobody waits for share.
+struct alignas(128) DetachedState {
+  u32 count;       // atomic: requests whose reports were not taken
+  u32 is_watched;  // atomic: 1 while a worker looks for reports
+};
+
 // A request that nobody waits for, by slot of the queue (staged/detached_io.hpp).
 struct DetachedRequest {
   u32 line;
@@ -59,12 +65,14 @@ struct StagedDevices {
   cache::Cache cache;
   IoQueue* queue;             // of devices that are not mapped; null: there is none
   DetachedRequest* detached;  // by slot of the queue
-  u32* detached_count;        // atomic: requests that were not taken from the reports
-  const Device* devices;      // of the pool, by index
-  PinList* pins;              // by worker
-  u8* pages;                  // by worker: a page of engine memory for transfers
+  DetachedState* detached_state;
+  const Device* devices;  // of the pool, by index
+  PinList* pins;          // by worker
+  u8* pages;              // by worker: own_page_count pages of memory for transfers, which the controller accesses
   WriteErrors* error_state;
   u32 detached_max;
+  u32 own_page_count;
+  u32 is_bounced;  // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
   u32 worker_count;
   u32 holder_max;  // workers that may hold pins at the same time
   u32 holders;     // atomic; only counted on the host (staged/worker.hpp)

@@ -340,6 +340,18 @@ GPU4FS_FN inline u32 tasks_to_fill(const Engine& engine, const CommandState& c, 
                                                                       : 0;
 }
 
+// Pages of staged devices begin their way to the media, if the round has so many that they are worth it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void write_behind(Group g, Engine& engine, const CommandState& c, const WriteState& state) {
+  constexpr u32 pages_min = 8;
+  if (!raid::stages_pages(engine.fs.space)) return;
+  if (on_leader(g, [&] { return state.round.page_count < pages_min; })) return;
+  const u32 extent_count = on_leader(g, [&] { return c.extent_count; });
+  for (u32 i = 0; i < extent_count; ++i) {
+    raid::begin_write_behind(g, engine.fs.space, c.extents[i].address, c.extents[i].page_count);
+  }
+}
+
 // Fills the pages of the round, or ends what its tasks have done. The pages of a row are filled by its record.
 template <class Group>
 GPU4FS_FN Status fill_round(Group g, Engine& engine, CommandState& c) {
@@ -353,6 +365,7 @@ GPU4FS_FN Status fill_round(Group g, Engine& engine, CommandState& c) {
     GPU4FS_TRY(write_round(g, engine, c, state, 0, state.round.page_count));
     GPU4FS_TRACE_POINT(transfer);
   }
+  write_behind(g, engine, c, state);
   go_to(g, c, RoundStage::commit);
   return Status::ok;
 }

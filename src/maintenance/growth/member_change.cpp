@@ -55,7 +55,7 @@ u32 PoolGrower::add_device(const std::string& path, bool force) {
   const u32 index = index_of_new_device();
   pool::NewDevice prepared = pool::prepare_new_device(pool, index, path, force);
   session::EngineSetup& setup = mounted_.setup;
-  if (setup.gpu != nullptr) {
+  if (setup.gpu != nullptr && !setup.accesses_directly(prepared.file)) {
     const device::GpuRegistration registration = prepared.file.gpu_registration();
     if (!registration.possible)
       throw pool::PoolError(Status::gpu_error, fmt::format("{}: {}", path, registration.reason));

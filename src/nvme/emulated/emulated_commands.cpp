@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "nvme/emulated/data_walk.hpp"
+#include "device/nvme/drive/io_commands.hpp"
 #include "nvme/emulated/emulated_controller.hpp"
 
 namespace gpu4fs::nvme {
@@ -13,9 +13,55 @@ void set_text(char* field, u64 length, const char* text) {
   std::memcpy(field, text, std::min<u64>(length, std::strlen(text)));
 }
 
+const char* text_of(DriveComplaint what) {
+  switch (what) {
+    case DriveComplaint::transfer_too_long:
+      return "a transfer is longer than MDTS";
+    case DriveComplaint::data_pointer_astray:
+      return "a data pointer leads astray";
+    default:
+      return "a doorbell is not in its queue";
+  }
+}
+
 }  // namespace
 
-Medium* EmulatedController::medium_of(u32 namespace_id) {
+// What device/nvme/drive/io_commands.hpp asks of a drive.
+class EmulatedController::HostDrive {
+ public:
+  explicit HostDrive(EmulatedController& controller) : controller_(controller) {
+    const EmulatedOptions& options = controller_.options_;
+    const u64 transfer_bytes_max = options.transfer_shift == 0 ? 0 : u64{4096} << options.transfer_shift;
+    limits_ = {transfer_bytes_max, options.has_zeroes, options.has_deallocate};
+  }
+
+  const EmulatedBus& bus() const { return controller_.bus_; }
+  const IoLimits& limits() const { return limits_; }
+  bool find(u32 id, DriveNamespace& space) const {
+    const Medium* const medium = controller_.medium_of(id);
+    if (medium != nullptr) space = {id, medium->block_bytes(), medium->block_count()};
+    return medium != nullptr;
+  }
+  void read(Lane, u32 id, u64 offset, u8* to, u64 bytes) { medium(id).read(offset, to, bytes); }
+  void write(Lane, u32 id, u64 offset, const u8* from, u64 bytes, bool is_durable) {
+    medium(id).write(offset, from, bytes, is_durable);
+  }
+  void write_zeroes(Lane, u32 id, u64 offset, u64 bytes) { medium(id).write_zeroes(offset, bytes); }
+  void flush(Lane, u32 id) {
+    for (const EmulatedNamespace& space : controller_.options_.namespaces) {
+      if (id == space.id || id == namespace_id_all) space.medium->flush();
+    }
+  }
+  void complain(DriveComplaint what) { controller_.complain(text_of(what)); }
+
+ private:
+  Medium& medium(u32 id) const { return *controller_.medium_of(id); }
+
+  EmulatedController& controller_;
+  IoLimits limits_{};
+};
+
+Medium* EmulatedController::medium_of(u32 namespace_id) const {
   for (const EmulatedNamespace& space : options_.namespaces) {
     if (space.id == namespace_id) return space.medium.get();
   }
@@ -24,13 +70,10 @@ Medium* EmulatedController::medium_of(u32 namespace_id) {
 
 // Data of a page to the driver.
 StatusCode EmulatedController::give(const SubmissionEntry& entry, const u8* data) {
-  const DataWalk walk = walk_data(bus_, entry, identify_bytes);
-  if (walk.status != StatusCode::success) return walk.status;
-  for (const DataPart& part : walk.parts) {
-    std::memcpy(part.memory, data, part.bytes);
-    data += part.bytes;
-  }
-  return StatusCode::success;
+  return walk_data(Lane{}, bus_, entry, identify_bytes, [&](u8* memory, u64 bytes) {
+    std::memcpy(memory, data, bytes);
+    data += bytes;
+  });
 }
 
 StatusCode EmulatedController::identify(const SubmissionEntry& entry) {
@@ -43,6 +86,7 @@ StatusCode EmulatedController::identify(const SubmissionEntry& entry) {
       set_text(controller.model, sizeof(controller.model), "Emulated controller");
       set_text(controller.firmware, sizeof(controller.firmware), "1");
       controller.transfer_shift = options_.transfer_shift;
+      controller.abort_limit = 3;
       controller.submission_entry_sizes = 0x66;
       controller.completion_entry_sizes = 0x44;
       for (const EmulatedNamespace& space : options_.namespaces) {
@@ -88,7 +132,7 @@ StatusCode EmulatedController::create_completions(const SubmissionEntry& entry) 
   if (id == 0 || id >= completions_.size() || completions_[id].exists) return StatusCode::queue_id_invalid;
   if (depth < 2 || depth > options_.queue_entries_max) return StatusCode::queue_size_invalid;
   if ((entry.dword11 & 1) == 0 || entry.data.prp.first % 4096 != 0) return StatusCode::invalid_field;
-  completions_[id] = {true, entry.data.prp.first, depth, 0, 1, 0};
+  completions_[id] = {true, entry.data.prp.first, depth, 0, 1, 0, {}};
   return StatusCode::success;
 }
 
@@ -102,7 +146,30 @@ StatusCode EmulatedController::create_submissions(const SubmissionEntry& entry) 
   if (id == 0 || id >= submissions_.size() || submissions_[id].exists) return StatusCode::queue_id_invalid;
   if (depth < 2 || depth > options_.queue_entries_max) return StatusCode::queue_size_invalid;
   if ((entry.dword11 & 1) == 0 || entry.data.prp.first % 4096 != 0) return StatusCode::invalid_field;
-  submissions_[id] = {true, entry.data.prp.first, depth, 0, 1, completions};
+  const QueuePriority priority = static_cast<QueuePriority>(entry.dword11 >> queue_priority_shift & 3);
+  submissions_[id] = {true, entry.data.prp.first, depth, 0, 1, completions, priority};
+  return StatusCode::success;
+}
+
+// A command that is under way ends at once with its own completion.
+StatusCode EmulatedController::abort(const SubmissionEntry& entry, u32& result) {
+  abort_count_.fetch_add(1);
+  result = abort_has_failed;
+  const u32 queue = entry.dword10 & 0xffff;
+  const u32 id = entry.dword10 >> abort_command_shift;
+  if (queue >= submissions_.size() || !submissions_[queue].exists) return StatusCode::invalid_field;
+  if (!options_.has_abort || !has_room(submissions_[queue].other)) return StatusCode::success;
+  for (std::vector<Pending>* const list : {&silent_, &pending_}) {
+    const auto found = std::find_if(list->begin(), list->end(), [&](const Pending& pending) {
+      return pending.queue == queue && pending.entry.command_id == id;
+    });
+    if (found == list->end()) continue;
+    const Pending ended = *found;
+    list->erase(found);
+    post(queue, ended.entry, StatusCode::abort_requested, 0);
+    result = 0;
+    return StatusCode::success;
+  }
   return StatusCode::success;
 }
 
@@ -114,7 +181,13 @@ StatusCode EmulatedController::carry_out_admin(const SubmissionEntry& entry, u32
       return create_completions(entry);
     case AdminOpcode::create_submission_queue:
       return create_submissions(entry);
+    case AdminOpcode::abort:
+      return abort(entry, result);
     case AdminOpcode::set_features: {
+      if ((entry.dword10 & 0xff) == static_cast<u32>(FeatureId::arbitration)) {
+        arbitration_ = entry.dword11;
+        return StatusCode::success;
+      }
       if ((entry.dword10 & 0xff) != static_cast<u32>(FeatureId::number_of_queues)) return StatusCode::invalid_field;
       const u32 submissions = std::min((entry.dword11 & 0xffff) + 1, options_.queues_max);
       const u32 completions = std::min((entry.dword11 >> 16) + 1, options_.queues_max);
@@ -126,81 +199,9 @@ StatusCode EmulatedController::carry_out_admin(const SubmissionEntry& entry, u32
   }
 }
 
-StatusCode EmulatedController::transfer(const SubmissionEntry& entry, Medium& medium) {
-  const u64 first = u64{entry.dword11} << 32 | entry.dword10;
-  const u64 count = (entry.dword12 & 0xffff) + 1;
-  const u64 bytes = count * medium.block_bytes();
-  if (options_.transfer_shift != 0 && bytes > u64{4096} << options_.transfer_shift) {
-    complain("a transfer is longer than MDTS");
-    return StatusCode::invalid_field;
-  }
-  if (first >= medium.block_count() || count > medium.block_count() - first) return StatusCode::lba_out_of_range;
-  const DataWalk walk = walk_data(bus_, entry, bytes);
-  if (walk.status != StatusCode::success) {
-    complain("a data pointer leads astray");
-    return walk.status;
-  }
-  std::vector<u8> data(bytes);
-  u64 at = 0;
-  if (entry.opcode == static_cast<u8>(IoOpcode::read)) {
-    medium.read(first, data.data(), count);
-    for (const DataPart& part : walk.parts) {
-      std::memcpy(part.memory, &data[at], part.bytes);
-      at += part.bytes;
-    }
-    return StatusCode::success;
-  }
-  for (const DataPart& part : walk.parts) {
-    std::memcpy(&data[at], part.memory, part.bytes);
-    at += part.bytes;
-  }
-  medium.write(first, data.data(), count, (entry.dword12 & 1u << 30) != 0);
-  return StatusCode::success;
-}
-
-StatusCode EmulatedController::deallocate(const SubmissionEntry& entry, Medium& medium) {
-  if ((entry.dword11 & 4) == 0) return StatusCode::success;
-  const u64 count = (entry.dword10 & 0xff) + 1;
-  const DataWalk walk = walk_data(bus_, entry, count * 16);
-  if (walk.status != StatusCode::success) return walk.status;
-  std::vector<DatasetRange> ranges(count);
-  u64 at = 0;
-  for (const DataPart& part : walk.parts) {
-    std::memcpy(reinterpret_cast<u8*>(ranges.data()) + at, part.memory, part.bytes);
-    at += part.bytes;
-  }
-  for (const DatasetRange& range : ranges) {
-    if (range.first_block > medium.block_count() || range.blocks > medium.block_count() - range.first_block) {
-      return StatusCode::lba_out_of_range;
-    }
-  }
-  for (const DatasetRange& range : ranges) medium.write_zeroes(range.first_block, range.blocks);
-  return StatusCode::success;
-}
-
 StatusCode EmulatedController::carry_out(const SubmissionEntry& entry) {
-  Medium* const medium = medium_of(entry.namespace_id);
-  if (medium == nullptr) return StatusCode::invalid_namespace;
-  switch (static_cast<IoOpcode>(entry.opcode)) {
-    case IoOpcode::flush:
-      medium->flush();
-      return StatusCode::success;
-    case IoOpcode::read:
-    case IoOpcode::write:
-      return transfer(entry, *medium);
-    case IoOpcode::write_zeroes: {
-      const u64 first = u64{entry.dword11} << 32 | entry.dword10;
-      const u64 count = (entry.dword12 & 0xffff) + 1;
-      if (!options_.has_zeroes) return StatusCode::invalid_opcode;
-      if (first >= medium->block_count() || count > medium->block_count() - first) return StatusCode::lba_out_of_range;
-      medium->write_zeroes(first, count);
-      return StatusCode::success;
-    }
-    case IoOpcode::dataset_management:
-      return options_.has_deallocate ? deallocate(entry, *medium) : StatusCode::invalid_opcode;
-    default:
-      return StatusCode::invalid_opcode;
-  }
+  HostDrive drive(*this);
+  return nvme::carry_out(Lane{}, drive, entry);
 }
 
 }  // namespace gpu4fs::nvme

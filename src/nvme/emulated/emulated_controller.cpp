@@ -39,7 +39,8 @@ EmulatedController::~EmulatedController() {
 
 u64 EmulatedController::capabilities() const {
   const u64 cap = u64{options_.queue_entries_max - 1} | u64{1} << 16 | u64{2} << 24 |
-                  u64{options_.doorbell_stride_shift} << 32 | u64{1} << 37;
+                  u64{options_.doorbell_stride_shift} << 32 | u64{1} << 37 |
+                  u64{options_.has_weighted_arbitration ? 1u : 0u} << 17;
   return cap ^ options_.capabilities_flipped;
 }
 
@@ -115,6 +116,7 @@ void EmulatedController::remove() {
   const std::lock_guard<std::mutex> guard(mutex_);
   is_gone_ = true;
   pending_.clear();
+  silent_.clear();
 }
 
 void EmulatedController::lose_power(PowerLoss how, u32 seed) {
@@ -138,6 +140,7 @@ void EmulatedController::complain(const std::string& text) {
 void EmulatedController::reset() {
   csts_ = 0;
   pending_.clear();
+  silent_.clear();
   for (Queue& queue : submissions_) queue = {};
   for (Queue& queue : completions_) queue = {};
   for (u32 i = 0; i < doorbell_count_; ++i) __atomic_store_n(&doorbells_[i], 0u, __ATOMIC_RELEASE);
@@ -147,11 +150,15 @@ void EmulatedController::enable() {
   if ((cc_ >> cc_submission_shift & 0xf) != 6 || (cc_ >> cc_completion_shift & 0xf) != 4) {
     complain("it enables the controller with wrong sizes of entries");
   }
+  const u32 arbitration = cc_ >> cc_arbitration_shift & 7;
+  if (arbitration != 0 && (arbitration != 1 || !options_.has_weighted_arbitration)) {
+    complain("it enables an arbitration that the controller does not have");
+  }
   if ((cc_ >> cc_page_shift & 0xf) != 0) complain("it enables the controller with pages that it does not have");
   if (asq_ % 4096 != 0 || acq_ % 4096 != 0) complain("an admin queue is not aligned to a page");
   csts_ &= ~csts_shutdown_mask;
-  submissions_[0] = {true, asq_, (aqa_ & 0xfff) + 1, 0, 1, 0};
-  completions_[0] = {true, acq_, (aqa_ >> 16 & 0xfff) + 1, 0, 1, 0};
+  submissions_[0] = {true, asq_, (aqa_ & 0xfff) + 1, 0, 1, 0, {}};
+  completions_[0] = {true, acq_, (aqa_ >> 16 & 0xfff) + 1, 0, 1, 0, {}};
   csts_ |= csts_ready;
 }
 
@@ -177,8 +184,31 @@ bool EmulatedController::work_once() {
   const bool works = !is_gone_ && has_dma_ && (csts_ & csts_ready) != 0 && (csts_ & csts_fatal) == 0;
   if (!works) return false;
   bool did_something = false;
-  for (u32 queue = 0; queue < submissions_.size(); ++queue) did_something |= fetch(queue);
+  if ((cc_ & cc_arbitration_weighted) == 0) {
+    for (u32 queue = 0; queue < submissions_.size(); ++queue) did_something |= fetch(queue);
+    return complete_due() || did_something;
+  }
+  // Clause 3.4.4.2: the admin queue, then all urgent queues, then the others by their weights.
+  did_something |= fetch(0);
+  while (fetch_of_priority(QueuePriority::urgent, 1)) did_something = true;
+  did_something |= fetch_of_priority(QueuePriority::high, (arbitration_ >> 24 & 0xff) + 1);
+  did_something |= fetch_of_priority(QueuePriority::medium, (arbitration_ >> 16 & 0xff) + 1);
+  did_something |= fetch_of_priority(QueuePriority::low, (arbitration_ >> 8 & 0xff) + 1);
   return complete_due() || did_something;
+}
+
+// Up to `count` commands of the queues of a priority, in turn.
+bool EmulatedController::fetch_of_priority(QueuePriority priority, u32 count) {
+  const u32 queue_count = static_cast<u32>(submissions_.size()) - 1;
+  bool found = false;
+  for (u32 misses = 0; count > 0 && misses < queue_count;) {
+    const u32 queue = 1 + turn_++ % queue_count;
+    const bool is_fetched = submissions_[queue].exists && submissions_[queue].priority == priority && fetch(queue);
+    misses = is_fetched ? 0 : misses + 1;
+    count -= is_fetched ? 1 : 0;
+    found |= is_fetched;
+  }
+  return found;
 }
 
 // One command of the queue, if there is one.
@@ -320,6 +350,7 @@ void EmulatedController::misbehave(Misbehaviour how, const Pending& done) {
       for (u32 i = 0; i < sizeof(entry); ++i) reinterpret_cast<u8*>(&entry)[i] = static_cast<u8>(random_());
       break;
     case Misbehaviour::silence:
+      silent_.push_back(done);
       return;
     case Misbehaviour::fatal:
       csts_ |= csts_fatal;

@@ -1,8 +1,9 @@
 // An NVMe controller in a thread of this process.
 //
 // It has registers, doorbells, queues and commands as the specification has them, over memory that it shares with the
-// driver, and shares no code with the driver but the structures of device/nvme/spec. It watches the driver: what a
-// controller could object to is noted as a complaint, and the first one stays. It can fail in many ways, and lie.
+// driver, and shares no code with the driver but the structures of device/nvme/spec. Its I/O commands are those of
+// device/nvme/drive. It watches the driver: what a controller could object to is noted as a complaint, and the first
+// one stays. It can fail in many ways, and lie.
 #pragma once
 
 #include <atomic>
@@ -53,6 +54,8 @@ struct EmulatedOptions {
   u8 transfer_shift = 5;          // MDTS
   bool has_zeroes = true;
   bool has_deallocate = true;
+  bool has_abort = true;  // otherwise no command is aborted
+  bool has_weighted_arbitration = false;
   bool in_random_order = false;
   u32 seed = 1;
   DriveProfile profile = profile_unlimited;
@@ -85,15 +88,19 @@ class EmulatedController : public RegisterAccess {
   // What the driver did wrong; empty: nothing.
   std::string complaint() const;
   u64 completed_count() const { return completed_count_.load(); }
+  // Abort commands that it has received.
+  u64 abort_count() const { return abort_count_.load(); }
 
  private:
+  class HostDrive;
   struct Queue {
     bool exists = false;
     u64 bus_address = 0;
     u32 depth = 0;
-    u32 position = 0;  // submissions: the head; completions: the tail
-    u32 phase = 1;     // completions
-    u32 other = 0;     // submissions: their completion queue
+    u32 position = 0;                                // submissions: the head; completions: the tail
+    u32 phase = 1;                                   // completions
+    u32 other = 0;                                   // submissions: their completion queue
+    QueuePriority priority = QueuePriority::medium;  // submissions
   };
   struct Pending {
     u32 queue;
@@ -104,6 +111,7 @@ class EmulatedController : public RegisterAccess {
   void work();
   bool work_once();
   bool fetch(u32 queue);
+  bool fetch_of_priority(QueuePriority priority, u32 count);
   bool complete_due();
   void post(u32 queue, const SubmissionEntry& entry, StatusCode status, u32 result);
   bool has_room(u32 completion_queue);
@@ -120,11 +128,10 @@ class EmulatedController : public RegisterAccess {
   StatusCode identify(const SubmissionEntry& entry);
   StatusCode create_completions(const SubmissionEntry& entry);
   StatusCode create_submissions(const SubmissionEntry& entry);
-  StatusCode transfer(const SubmissionEntry& entry, Medium& medium);
-  StatusCode deallocate(const SubmissionEntry& entry, Medium& medium);
+  StatusCode abort(const SubmissionEntry& entry, u32& result);
   StatusCode give(const SubmissionEntry& entry, const u8* data);
   void misbehave(Misbehaviour how, const Pending& done);
-  Medium* medium_of(u32 namespace_id);
+  Medium* medium_of(u32 namespace_id) const;
   u64 capabilities() const;
 
   EmulatedBus& bus_;
@@ -140,7 +147,10 @@ class EmulatedController : public RegisterAccess {
   u64 acq_ = 0;
   std::vector<Queue> submissions_;
   std::vector<Queue> completions_;
+  u32 arbitration_ = 0;  // dword 11 of the feature
+  u32 turn_ = 0;         // among queues of a priority
   std::vector<Pending> pending_;
+  std::vector<Pending> silent_;  // never completed, but by an Abort
   std::mt19937 random_;
   u64 bandwidth_free_ns_ = 0;
   bool has_dma_ = true;
@@ -148,6 +158,7 @@ class EmulatedController : public RegisterAccess {
   std::string complaint_;
 
   std::atomic<u64> completed_count_{0};
+  std::atomic<u64> abort_count_{0};
   std::atomic<bool> is_stopping_{false};
   std::thread thread_;
 };

@@ -23,16 +23,20 @@ class Medium {
   u32 block_bytes() const { return block_bytes_; }
   bool has_cache() const { return has_cache_; }
 
-  // Any thread. Blocks are inside of the medium.
-  void read(u64 first_block, u8* bytes, u64 count) const;
-  void write(u64 first_block, const u8* bytes, u64 count, bool is_durable);
-  void write_zeroes(u64 first_block, u64 count);
+  // Any thread. Offsets and lengths in bytes, inside of the medium. The parts of a block that one command writes with
+  // several calls are one block of the cache.
+  void read(u64 offset, u8* bytes, u64 length) const;
+  void write(u64 offset, const u8* bytes, u64 length, bool is_durable);
+  void write_zeroes(u64 offset, u64 length);
   void flush();
   void lose_power(PowerLoss how, u32 seed);
   u64 cached_blocks() const;
 
  private:
-  void store_block(u64 block, const u8* bytes, bool is_durable);
+  // Calls part(block, offset in it, offset in the range, length) for each block of a range.
+  template <class Part>
+  void for_blocks(u64 offset, u64 length, Part&& part) const;
+  std::vector<u8>& cached(u64 block);
 
   u64 block_count_;
   u32 block_bytes_;

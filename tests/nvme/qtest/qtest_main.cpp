@@ -117,6 +117,19 @@ TEST_F(Qemu, AMediumErrorIsAnAnswer) {
   EXPECT_EQ(io.read(0, bytes), Status::ok);
 }
 
+// QEMU looks at the queue's number, and then says that there is no such command. Another number of a queue would be in
+// its trace of errors.
+TEST_F(Qemu, AbortsAreAnswered) {
+  QtestRegisters registers(machine_, 4);
+  Controller controller(registers, machine_, patient_options(1, 16));
+  EXPECT_FALSE(controller.abort(1, 0x1234));
+  EXPECT_EQ(failure_of(controller.state()), Failure::none);
+  ControllerSession session(controller);
+  BlockIo io(session, machine_, 1);
+  walk(io, 1 << 20, 10, 1);
+  EXPECT_EQ(session.abort_count(), 0u);
+}
+
 TEST_F(Qemu, WithoutQemuTheDriveIsLost) {
   QtestRegisters registers(machine_, 4);
   ControllerOptions options = patient_options(1, 16);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "base/config.hpp"
 #include "base/types.hpp"
 
 namespace gpu4fs::nvme {
@@ -57,6 +58,11 @@ enum class StatusCode : u32 {
   deallocated_block = 0x287,
 };
 
+// Abort, clause 5.1. Dword 10: the submission queue in bits 0-15, the command identifier above. Bit 0 of the
+// completion's dword 0 is 1 if the command was not aborted. An aborted one ends with StatusCode::abort_requested.
+inline constexpr u32 abort_command_shift = 16;
+inline constexpr u32 abort_has_failed = 1u << 0;
+
 // CNS of Identify, clause 5.17.1.
 enum class IdentifySelect : u32 {
   namespace_data = 0x00,
@@ -79,6 +85,12 @@ inline constexpr u32 queue_interrupts_enabled = 1u << 1;  // IEN, completion que
 
 // QPRIO. Only with weighted round robin.
 enum class QueuePriority : u32 { urgent, high, medium, low };
+
+// Arbitration feature, clause 5.27.1.1, dword 11: AB, the burst as a power of two (7: no limit), and the weights of
+// high, medium and low, 0's based. Urgent queues come first always (clause 3.4.4.2).
+GPU4FS_FN constexpr u32 arbitration_of(u32 burst_shift, u32 high, u32 medium, u32 low) {
+  return burst_shift | (low - 1) << 8 | (medium - 1) << 16 | (high - 1) << 24;
+}
 
 // Read, Write, Write Zeroes: NVM clause 3.2, dword 12. The number of blocks in bits 0-15 is 0's based.
 inline constexpr u32 io_blocks_max = 1u << 16;

@@ -1,0 +1,91 @@
+// gpu4fs bench drives: pools on files and block devices of a disk that are accessed directly, past the page cache of
+// the system, compared with what the same disk gives to programs without a pool. Client and engine share a process;
+// every byte that is read is compared.
+#include "bench/drives.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+
+#include "bench/mounts.hpp"
+#include "bench/verbs.hpp"
+
+namespace gpu4fs::bench {
+
+namespace {
+
+struct DrivePart {
+  const char* name;
+  void (*run)(DrivesContext&);
+};
+constexpr DrivePart drive_parts[] = {
+    {"file", bench_drive_file}, {"block", bench_drive_block}, {"idle", bench_drive_idle},
+    {"sync", bench_drive_sync}, {"raid", bench_drive_raid},   {"hits", bench_drive_hits},
+};
+
+}  // namespace
+
+std::string file_system_name(const std::string& folder) {
+  struct statfs state {};
+  if (::statfs(folder.c_str(), &state) != 0) fail_by_errno(folder);
+  switch (state.f_type) {
+    case EXT4_SUPER_MAGIC:
+      return "ext4";
+    case BTRFS_SUPER_MAGIC:
+      return "btrfs";
+    case XFS_SUPER_MAGIC:
+      return "xfs";
+    case TMPFS_MAGIC:
+      return "tmpfs";
+    case RAMFS_MAGIC:
+      return "ramfs";
+    default:
+      return fmt::format("file system {:#x}", state.f_type);
+  }
+}
+
+void check_drive_folder(const std::string& folder) {
+  const std::string name = file_system_name(folder);
+  if (name == "tmpfs" || name == "ramfs") {
+    throw std::runtime_error(fmt::format("{} is on {}: name a folder on a disk with --folder", folder, name));
+  }
+  const TemporaryFolder own(folder);
+  const OpenFile file(own.path() + "/direct", O_RDWR | O_CREAT | O_DIRECT);  // says if it cannot
+}
+
+void run_drive_parts(DrivesContext& context, const std::vector<std::string>& only) {
+  for (const DrivePart& part : drive_parts) {
+    if (!only.empty() && std::find(only.begin(), only.end(), part.name) == only.end()) continue;
+    report_part(part.name);
+    try {
+      part.run(context);
+    } catch (const std::exception& error) {
+      context.result.left_out.push_back(fmt::format("{}: {}", part.name, error.what()));
+    }
+  }
+}
+
+int bench_drives(const BenchDrivesOptions& options) {
+  const std::string folder = options.folder.empty() ? std::filesystem::current_path().string() : options.folder;
+  check_drive_folder(folder);
+  BenchResult result = new_result("drives", options.engine, options.quick);
+  const DrivesScale scale = options.quick ? DrivesScale::quick() : DrivesScale::full();
+  const std::unique_ptr<DrivePeer> peer = new_drive_peer(options.peer);
+  const bool is_on_gpu = options.engine == "cuda";
+  DrivesContext context{folder, scale, *peer, result,
+                        is_on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu};
+  run_drive_parts(context, options.only);
+  print_rows(result);
+  if (!options.output.empty()) write_result(result, options.output);
+  return result.left_out.empty() ? 0 : 8;
+}
+
+}  // namespace gpu4fs::bench

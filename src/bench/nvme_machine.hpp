@@ -1,0 +1,74 @@
+// Where `gpu4fs bench nvme` measures: a GPU, or threads of this process. Host only.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::bench {
+
+enum class NvmeUse {
+  shared,       // warps (or threads) share virtual queues
+  shared_lane,  // one lane has a virtual queue
+  raw,          // each queue has one warp (or thread) and no driver
+  raw_lane,     // one lane has a queue and no driver
+  mapped,       // as `shared`, queues by the mapper of queues
+  log_alone,    // one warp (or thread) a queue is the log, and there is nobody else
+  log_shared,   // the same with background from all other lanes, in one queue without classes
+  log_classes,  // with classes
+};
+
+enum class NvmeMedium { host, device };
+
+// One run. The drive has one namespace.
+struct NvmePoint {
+  NvmeUse use = NvmeUse::shared;
+  NvmeMedium medium = NvmeMedium::device;
+  u32 block_bytes = 4096;
+  bool writes = false;
+  u32 queue_count = 32;
+  u32 queue_depth = 1024;
+  u32 lane_count = 8192;          // shared: of all queues; raw: commands at once, of all queues
+  u64 latency_ns = 0;             // of the drive
+  bool reverses_batches = false;  // shared: the drive completes batches from their end
+  u64 run_ns = 100000000;
+  u32 compare_every = 1;  // batches that are read; a warp that compares everything alone may be slower than its queue
+  u32 latencies_max = 0;  // that are noted of each lane, or of the log's
+};
+
+struct NvmeMeasured {
+  u64 commands = 0;
+  double seconds = 0;  // between the host's start and the end of the last command
+  std::vector<double> latencies_us;
+
+  double millions_per_s() const { return static_cast<double>(commands) / 1e6 / seconds; }
+};
+
+constexpr bool is_log(NvmeUse use) {
+  return use == NvmeUse::log_alone || use == NvmeUse::log_shared || use == NvmeUse::log_classes;
+}
+
+// Commands in a queue beyond which the mapper moves slots away, and slots for each queue.
+inline constexpr u32 mapper_threshold = 256;
+inline constexpr u32 mapper_slots_per_queue = 2;
+
+// Every run compares bytes, and throws std::runtime_error if something is wrong or takes too long.
+class NvmeMachine {
+ public:
+  virtual ~NvmeMachine() = default;
+
+  virtual NvmeMeasured run(const NvmePoint& point) = 0;
+  // The same blocks without queues: copies by as many groups as reach the most. Afterwards all content is new.
+  virtual NvmeMeasured bare(const NvmePoint& point) = 0;
+  // The smallest step of the clock that latencies are measured with.
+  virtual double clock_step_ns() = 0;
+};
+
+// Throws std::runtime_error without a GPU (bench/limits.hpp: gpu_problem()).
+std::unique_ptr<NvmeMachine> new_gpu_machine();
+// A thread serves the drive.
+std::unique_ptr<NvmeMachine> new_thread_machine();
+
+}  // namespace gpu4fs::bench

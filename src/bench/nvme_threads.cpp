@@ -1,0 +1,239 @@
+// NVMe queues of which both ends are threads of this process: for machines without a GPU, and for tests of the load.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <thread>
+
+#include "bench/nvme_load.hpp"
+#include "bench/nvme_machine.hpp"
+#include "bench/nvme_raw.hpp"
+#include "bench/result.hpp"
+#include "device/nvme/drive/connected_queues.hpp"
+#include "device/nvme/drive/service.hpp"
+#include "nvme/controller.hpp"
+#include "nvme/emulated/emulated_controller.hpp"
+
+namespace gpu4fs::bench {
+
+namespace {
+
+constexpr u64 medium_bytes = u64{32} << 20;
+constexpr u64 limit_ns = 20000000000;
+constexpr u32 namespace_id = 1;
+constexpr u32 depth_max = 256;
+
+struct FreeMemory {
+  void operator()(u8* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<u8, FreeMemory>;
+Memory zeroed(u64 bytes) {
+  u8* const memory = static_cast<u8*>(std::aligned_alloc(page_size, align_up(bytes, page_size)));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, bytes);
+  return Memory(memory);
+}
+
+bool is_one_lane(NvmeUse use) {
+  return use == NvmeUse::shared_lane || use == NvmeUse::raw_lane;
+}
+
+// What all runs have in common: the load, its memory, its threads.
+class ThreadLoad {
+ public:
+  explicit ThreadLoad(const NvmePoint& point)
+      : use_(point.use), is_raw_(use_ == NvmeUse::raw || use_ == NvmeUse::raw_lane) {
+    const u32 lanes = is_one_lane(point.use) ? 1 : point.lane_count;
+    load.queue_count = point.queue_count;
+    load.lane_count = lanes;
+    load.window = is_one_lane(point.use) ? 1 : std::max(1u, lanes / point.queue_count);
+    load.worker_count = is_raw_ ? std::min(point.queue_count, lanes) : lanes;
+    if (is_log(use_)) load.log_workers = point.queue_count;
+    if (use_ == NvmeUse::log_alone) load.worker_count = point.queue_count;
+    load.block_bytes = point.block_bytes;
+    load.namespace_id = namespace_id;
+    load.block_count = medium_bytes / point.block_bytes;
+    load.writes = point.writes;
+    load.compare_every = point.compare_every;
+    load.run_ns = point.run_ns;
+    load.limit_ns = limit_ns;
+    load.latencies_max = point.latencies_max;
+    versions_.assign(load.block_count, 0);
+    outcomes_.assign(lanes, 0);
+    latencies_.assign(u64{lanes} * point.latencies_max, 0);
+    load.versions = versions_.data();
+    load.outcomes = outcomes_.data();
+    load.latencies_ns = latencies_.empty() ? nullptr : latencies_.data();
+    load.counts = &counts_;
+    load.stop = &stop_;
+  }
+
+  NvmeMeasured execute(const std::function<void(u32)>& worker) {
+    const double began = now_seconds();
+    std::vector<std::thread> users;
+    for (u32 i = 0; i < load.worker_count; ++i) users.emplace_back(worker, i);
+    for (std::thread& user : users) user.join();
+    NvmeMeasured measured;
+    measured.seconds = now_seconds() - began;
+    measured.commands = counts_.commands;
+    if (counts_.faults != 0) throw std::runtime_error(std::to_string(counts_.faults) + " threads saw a fault");
+    if (counts_.commands == 0) throw std::runtime_error("no command was completed");
+    for (const u32 latency_ns : latencies_) {
+      if (latency_ns != 0) measured.latencies_us.push_back(latency_ns / 1e3);
+    }
+    return measured;
+  }
+  NvmeMeasured execute_on_queues() {
+    std::vector<u32> table(nvme::mapper_table_bytes(load.queue_count, slot_count()) / sizeof(u32));
+    nvme::QueueMapper mapper;
+    nvme::place_mapper(mapper, load.queues, load.queue_count, table.data(),
+                       {slot_count(), 1, nvme::MapperPolicy::two_choices});
+    std::vector<nvme::ClassQueue> classes(load.queue_count);
+    for (u32 i = 0; i < load.queue_count; ++i) {
+      nvme::place_classes(classes[i], &load.queues[i], nvme::class_weights_default());
+    }
+    load.mapper = &mapper;
+    load.classes = classes.data();
+    return execute([this](u32 worker) {
+      const FixedQueues fixed{load, worker};
+      if (is_raw_) {
+        run_raw(Lane{}, load, worker);
+      } else if (use_ == NvmeUse::mapped) {
+        run_shared(Lane{}, load, worker, MappedQueues{fixed});
+      } else if (use_ == NvmeUse::log_classes) {
+        run_shared(Lane{}, load, worker, ClassQueues{fixed});
+      } else {
+        run_shared(Lane{}, load, worker, fixed);
+      }
+    });
+  }
+  // `medium` has what was written.
+  void check(u8* medium) {
+    load.medium = medium;
+    check_medium(Lane{}, load, 0, 1);
+    if (counts_.faults != 0) throw std::runtime_error("the medium has wrong content");
+  }
+
+  NvmeLoad load{};
+
+ private:
+  u32 slot_count() const { return load.queue_count * mapper_slots_per_queue; }
+
+  NvmeUse use_;
+  bool is_raw_;
+  std::vector<u32> versions_;
+  std::vector<u32> outcomes_;
+  std::vector<u32> latencies_;
+  NvmeCounts counts_{};
+  u32 stop_ = 0;
+};
+
+class ThreadMachine : public NvmeMachine {
+ public:
+  NvmeMeasured run(const NvmePoint& point) override {
+    return point.medium == NvmeMedium::host ? run_on_controller(point) : run_on_drive(point);
+  }
+
+  NvmeMeasured bare(const NvmePoint& point) override {
+    ThreadLoad users(point);
+    const Memory medium = zeroed(medium_bytes);
+    const Memory buffers = zeroed(u64{users.load.lane_count} * point.block_bytes);
+    users.load.medium = medium.get();
+    users.load.buffers = buffers.get();
+    fill_medium(Lane{}, users.load, 0, 1);
+    users.load.worker_count = users.load.lane_count;
+    return users.execute([&](u32 worker) { run_bare(Lane{}, users.load, worker); });
+  }
+
+  double clock_step_ns() override { return 1; }
+
+ private:
+  // The drive that is executed on a GPU otherwise.
+  static NvmeMeasured run_on_drive(const NvmePoint& point) {
+    ThreadLoad users(point);
+    NvmeLoad& load = users.load;
+    const Memory medium = zeroed(medium_bytes);
+    const u64 buffer_bytes = u64{load.lane_count} * point.block_bytes;
+    const Memory buffers = zeroed(buffer_bytes);
+    const u32 depth = std::min(point.queue_depth, depth_max);
+    const Memory queues = zeroed(nvme::lay_out_queues(nullptr, point.queue_count, depth).bytes);
+    const nvme::ConnectedQueues set = nvme::lay_out_queues(queues.get(), point.queue_count, depth);
+    nvme::MemoryDrive drive{};
+    load.buffers_address = u64{0x7500} << 32;
+    drive.memory.windows[0] = {load.buffers_address, buffer_bytes, buffers.get()};
+    drive.memory.window_count = 1;
+    drive.namespaces[0] = {{namespace_id, load.block_bytes, load.block_count}, medium.get()};
+    drive.namespace_count = 1;
+    drive.latency_ns = point.latency_ns;
+    drive.reverses_batches = point.reverses_batches;
+    nvme::place_drive(set, drive);
+    for (u32 i = 0; i < point.queue_count; ++i) nvme::connect_queue(set, i);
+    load.queues = set.queues;
+    load.buffers = buffers.get();
+    load.medium = medium.get();
+    load.stop = &set.drive->is_stopping;
+    fill_medium(Lane{}, load, 0, 1);
+    std::thread host([&] { nvme::run_drive(Lane{}, *set.drive, 0, 1, now_monotonic_ns() + 2 * limit_ns); });
+    NvmeMeasured measured;
+    try {
+      measured = users.execute_on_queues();
+    } catch (...) {
+      store<Order::release, Scope::engine>(&set.drive->is_stopping, 1);
+      host.join();
+      throw;
+    }
+    host.join();
+    if (set.drive->complaint != 0) throw std::runtime_error("the drive complains");
+    users.check(medium.get());
+    return measured;
+  }
+
+  // An emulated controller with registers and bring-up, as for tests.
+  static NvmeMeasured run_on_controller(const NvmePoint& point) {
+    ThreadLoad users(point);
+    NvmeLoad& load = users.load;
+    const auto medium = std::make_shared<nvme::Medium>(load.block_count, load.block_bytes, false);
+    Memory content = zeroed(medium_bytes);
+    load.medium = content.get();
+    fill_medium(Lane{}, load, 0, 1);
+    medium->write(0, content.get(), medium_bytes, true);
+    nvme::EmulatedBus bus(u64{16} << 20);
+    nvme::EmulatedOptions emulated_options;
+    emulated_options.namespaces = {{namespace_id, medium}};
+    emulated_options.queues_max = std::max(emulated_options.queues_max, point.queue_count);
+    emulated_options.profile.read_latency_ns = emulated_options.profile.write_latency_ns = point.latency_ns;
+    nvme::EmulatedController emulated(bus, emulated_options);
+    nvme::ControllerOptions options;
+    options.queue_count = point.queue_count;
+    options.queue_depth = std::min(point.queue_depth, depth_max);
+    nvme::Controller controller(emulated, bus, options);
+    const nvme::DmaBlock buffers = bus.allocate(u64{load.lane_count} * point.block_bytes);
+    // The queues in a row, as the load wants them. The controller's own objects stay unused.
+    std::vector<nvme::VirtualQueue> queues;
+    for (u32 i = 0; i < controller.queue_count(); ++i) queues.push_back(controller.queue(i));
+    load.queues = queues.data();
+    load.queue_count = controller.queue_count();
+    load.buffers = buffers.memory;
+    load.buffers_address = buffers.bus_address;
+    const NvmeMeasured measured = users.execute_on_queues();
+    if (!emulated.complaint().empty()) throw std::runtime_error("the controller complains: " + emulated.complaint());
+    medium->read(0, content.get(), medium_bytes);
+    users.check(content.get());
+    return measured;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<NvmeMachine> new_thread_machine() {
+  return std::make_unique<ThreadMachine>();
+}
+
+#if !GPU4FS_WITH_CUDA
+std::unique_ptr<NvmeMachine> new_gpu_machine() {
+  throw std::runtime_error("built without CUDA");
+}
+#endif
+
+}  // namespace gpu4fs::bench

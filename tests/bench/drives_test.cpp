@@ -1,0 +1,146 @@
+// gpu4fs bench drives: a small run of all parts, of which nothing is judged; wrong bytes are found; what it refuses.
+#include "bench/drives.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "bench/client.hpp"
+#include "bench/drive_pool.hpp"
+#include "bench/mounts.hpp"
+#include "bench/verbs.hpp"
+#include "format/inode_format.hpp"
+#include "frontend/local_session.hpp"
+
+namespace gpu4fs::bench {
+namespace {
+
+constexpr DrivesScale tiny{.file_bytes = u64{8} << 20,
+                           .random_bytes = u64{1} << 20,
+                           .page_cache_bytes = u64{4} << 20,
+                           .rounds = 2,
+                           .medium_s_max = 1000,
+                           .raid_s_max = 1000,
+                           .appends = 50,
+                           .idle_ms = 20,
+                           .hit_bytes = u64{1} << 20};
+
+// The current folder if it is on a disk.
+std::optional<std::string> disk_folder() {
+  const std::string folder = std::filesystem::current_path().string();
+  try {
+    check_drive_folder(folder);
+  } catch (const std::runtime_error&) {
+    return std::nullopt;
+  }
+  return folder;
+}
+
+TEST(BenchDrives, EveryPartHasItsRows) {
+  const std::optional<std::string> folder = disk_folder();
+  if (!folder) GTEST_SKIP() << "the current folder is not on a disk";
+  const TemporaryFolder own(*folder);
+  const std::unique_ptr<DrivePeer> peer = new_drive_peer("bare");
+  BenchResult result = new_result("drives", "cpu", true);
+  DrivesContext context{own.path(), tiny, *peer, result};
+  run_drive_parts(context, {});
+  std::set<std::string> names;
+  for (const BenchRow& row : result.rows) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_TRUE(row.value > 0 || row.name == "drives-idle-cpu") << row.name;
+    const bool has_limit = !row.name.ends_with("-cpu") && !row.name.starts_with("drives-raid");
+    EXPECT_TRUE(row.limit > 0 || !has_limit) << row.name;
+  }
+  // Loop devices and the peers of redundancy are not everywhere.
+  for (const std::string& text : result.left_out) {
+    EXPECT_TRUE(text.starts_with("block: ") || text.starts_with("raid, ")) << text;
+  }
+  for (const char* name :
+       {"drives-file-write", "drives-file-read", "drives-file-read-random", "drives-file-write-random",
+        "drives-file-write-cpu", "drives-file-read-cpu", "drives-idle-cpu", "drives-append-fsync-p50",
+        "drives-append-fsync-p99", "drives-hit-1", "drives-hit-64"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(own.path()));
+}
+
+TEST(BenchDrives, BytesOfOthersAreFound) {
+  const TemporaryFolder folder("/dev/shm");
+  const std::string path = folder.path() + "/pool";
+  { const OpenFile file(path, O_RDWR | O_CREAT); }
+  std::filesystem::resize_file(path, u64{192} << 20);
+  DrivePool pool({.paths = {path}, .access = session::DeviceAccess::mapped});
+  {
+    DriveFile file(pool.server(), u64{1} << 20);
+    file.write_whole(64 << 10, 4);
+    file.write_pages({7, 3, 200}, 2);
+    EXPECT_NO_THROW(file.read_whole(64 << 10, 4));
+    EXPECT_NO_THROW(file.read_pages({0, 3, 7}, 2));
+    BenchClient other(frontend::open_local_session(pool.server(), page_size + BenchClient::control_bytes));
+    const u64 inode = other.call(other.named(wire::Opcode::lookup, format::inode_number_root, "file"), "lookup").result;
+    other.buffer()[0] = 1;
+    other.call(BenchClient::transfer(wire::Opcode::write, inode, 3 * page_size, 1, other.buffer_address(0)), "write");
+    EXPECT_THROW(file.read_pages({0, 3, 7}, 2), std::runtime_error);
+    EXPECT_NO_THROW(file.read_pages({0, 7}, 2));
+    EXPECT_THROW(file.read_whole(64 << 10, 4), std::runtime_error);
+  }
+  pool.stop();
+}
+
+TEST(BenchDrives, PeersTransferTheirLoads) {
+  const std::optional<std::string> folder = disk_folder();
+  if (!folder) GTEST_SKIP() << "the current folder is not on a disk";
+  const TemporaryFolder own(*folder);
+  const std::string path = own.path() + "/file";
+  for (const char* kind : {"bare", "auto"}) {
+    const std::unique_ptr<DrivePeer> peer = new_drive_peer(kind);
+    for (const bool is_random : {false, true}) {
+      for (const bool writes : {true, false}) {
+        write_all_blocks(path, u64{4} << 20);
+        const DriveRate rate = peer->run(path, {.writes = writes,
+                                                .is_random = is_random,
+                                                .file_bytes = u64{4} << 20,
+                                                .total_bytes = u64{4} << 20,
+                                                .block_bytes = 64 << 10,
+                                                .depth = 4});
+        EXPECT_GT(rate.gb_per_s, 0) << peer->name();
+        std::vector<u8> bytes(u64{4} << 20);
+        const OpenFile file(path, O_RDONLY);
+        ASSERT_EQ(::pread(file.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+        for (u64 at = 0; at < bytes.size(); at += 64 << 10) {
+          const bool is_unchanged = std::all_of(&bytes[at], &bytes[at] + (64 << 10), [](u8 x) { return x == 0xa5; });
+          EXPECT_EQ(is_unchanged, !writes) << peer->name() << " " << at;
+        }
+      }
+    }
+  }
+  EXPECT_THROW(new_drive_peer("bare")->run(own.path() + "/absent",
+                                           {.file_bytes = 4096, .total_bytes = 4096, .block_bytes = 4096}),
+               std::runtime_error);
+}
+
+TEST(BenchDrives, RefusesMemory) {
+  EXPECT_THROW(check_drive_folder("/dev/shm"), std::runtime_error);
+}
+
+TEST(BenchDrives, RoundsEndByNumberAndByTime) {
+  Rounds three(3, 1000);
+  u32 count = 0;
+  while (three.next()) EXPECT_EQ(three.number(), ++count);
+  EXPECT_EQ(count, 3u);
+  Rounds one(3, 0);
+  EXPECT_TRUE(one.next());
+  EXPECT_FALSE(one.next());
+}
+
+}  // namespace
+}  // namespace gpu4fs::bench
