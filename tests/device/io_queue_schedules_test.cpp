@@ -167,5 +167,42 @@ TEST(IoQueueSchedules, ConsumersShareTheQueue) {
   expect_progress({.producer_count = 2, .consumer_count = 2}, deviations() - 1);
 }
 
+// Whoever needs a line that is on its way looks at the slot of its request, which may get another request meanwhile
+// (device/staged/detached_io.hpp).
+TEST(IoQueueSchedules, OthersLookAtSlotsThatAreUsedAgain) {
+  if (GPU4FS_TSAN != 0) GTEST_SKIP() << "the fibers share the explorer's state";
+  IoQueueMemory memory(8);
+  u32 slot = 0;
+  u64 seen[2] = {};
+  const auto use = [&] {
+    slot = memory.submit_read(0);
+    u32 taken = 0;
+    EXPECT_TRUE(device::take(memory.shared(), &taken));
+    device::complete(memory.shared(), taken, Status::ok);
+    device::release(memory.queue(), slot);
+  };
+  use();
+  const u32 watched = slot;
+  ScheduleExplorer explorer(2, deviations(), [&](u32 fiber) {
+    for (u32 i = 0; i < 3; ++i) {
+      if (fiber == 0) {
+        use();
+        EXPECT_EQ(slot, watched);
+      } else {
+        const device::IoProgress progress = device::poll(memory.queue(), watched);
+        ++seen[progress.is_pending ? 1 : 0];
+        EXPECT_EQ(progress.status, Status::ok);
+      }
+    }
+  });
+  explorer.set_spin_loads(16);  // looks at the same place, and does not wait for it
+  explorer.watch(&memory.shared(), device::io_queue_shared_bytes(8));
+  do {
+    ASSERT_TRUE(explorer.run());
+  } while (explorer.next());
+  EXPECT_GT(seen[0], 0u);
+  EXPECT_GT(seen[1], 0u);
+}
+
 }  // namespace
 }  // namespace gpu4fs::test

@@ -74,11 +74,13 @@ GPU4FS_FN inline void ring(const IoQueue& queue) {
 }
 
 // A look at a slot that is pending acquires nothing. On a GPU an acquire would empty the first-level cache of the whole
-// multiprocessor each time.
+// multiprocessor each time. Others than the producer may look too (staged/detached_io.hpp). For them the slot may get
+// another request between the two loads, and is pending again.
 GPU4FS_FN inline IoProgress poll(const IoQueue& queue, u32 slot) {
   const IoSlot& looked_at = detail::io_slot(queue, slot);
   if (load<Order::relaxed, Scope::system>(&looked_at.status) == io_pending) return {true, Status::ok};
   const u32 status = load<Order::acquire, Scope::system>(&looked_at.status);
+  if (status == io_pending) return {true, Status::ok};
   GPU4FS_CHECK_LT(status, status_count);
   return {false, static_cast<Status>(status)};
 }
