@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "bench/drive_pool.hpp"
 #include "bench/drives.hpp"
 #include "bench/mounts.hpp"
+#include "bench/pool.hpp"
 #include "bench/result.hpp"
 #include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
@@ -212,11 +214,17 @@ void bench_drive_sync(DrivesContext& context) {
 void bench_drive_hits(DrivesContext& context) {
   const DrivesScale& scale = context.scale;
   const TemporaryFolder folder(context.folder);
-  const std::string paths[] = {folder.path() + "/direct", folder.path() + "/mapped"};
-  for (const std::string& path : paths) write_all_blocks(path, small_pool_bytes);
+  const std::string path = folder.path() + "/direct";
+  write_all_blocks(path, small_pool_bytes);
+  // A GPU cannot reach the mapping of a file on a disk.
+  const bool is_on_gpu = context.engine == session::EngineChoice::cuda;
+  std::optional<MemoryPool> memory;
+  if (is_on_gpu) memory.emplace(MemoryPoolOptions{.device_bytes = small_pool_bytes, .device_count = 1});
+  const std::string mapped_path = is_on_gpu ? memory->paths().front() : folder.path() + "/mapped";
+  if (!is_on_gpu) write_all_blocks(mapped_path, small_pool_bytes);
   DrivePool pools[] = {
-      DrivePool({.paths = {paths[0]}, .engine = context.engine, .page_cache_bytes = scale.page_cache_bytes}),
-      DrivePool({.paths = {paths[1]}, .engine = context.engine, .access = session::DeviceAccess::mapped}),
+      DrivePool({.paths = {path}, .engine = context.engine, .page_cache_bytes = scale.page_cache_bytes}),
+      DrivePool({.paths = {mapped_path}, .engine = context.engine, .access = session::DeviceAccess::mapped}),
   };
   {
     DriveFile files[] = {{pools[0].server(), scale.hit_bytes}, {pools[1].server(), scale.hit_bytes}};
@@ -240,7 +248,7 @@ void bench_drive_hits(DrivesContext& context) {
       row.unit = "1/s";
       set_samples(row, rates[0]);
       row.limit = limit.value;
-      row.limit_what = "mapped pool";
+      row.limit_what = is_on_gpu ? "mapped pool in memory" : "mapped pool";
       context.result.rows.push_back(std::move(row));
     }
   }

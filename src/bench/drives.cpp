@@ -15,6 +15,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "bench/limits.hpp"
 #include "bench/mounts.hpp"
 #include "bench/verbs.hpp"
 
@@ -74,12 +75,14 @@ void run_drive_parts(DrivesContext& context, const std::vector<std::string>& onl
 }
 
 int bench_drives(const BenchDrivesOptions& options) {
+  const bool is_on_gpu = options.engine == "cuda";
+  const std::string problem = is_on_gpu ? gpu_problem() : "";
+  if (!problem.empty()) throw std::runtime_error("engine cuda: " + problem);
   const std::string folder = options.folder.empty() ? std::filesystem::current_path().string() : options.folder;
   check_drive_folder(folder);
   BenchResult result = new_result("drives", options.engine, options.quick);
   const DrivesScale scale = options.quick ? DrivesScale::quick() : DrivesScale::full();
   const std::unique_ptr<DrivePeer> peer = new_drive_peer(options.peer);
-  const bool is_on_gpu = options.engine == "cuda";
   DrivesContext context{folder, scale, *peer, result,
                         is_on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu};
   run_drive_parts(context, options.only);

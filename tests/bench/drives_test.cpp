@@ -16,6 +16,7 @@
 #include "base/limits.hpp"
 #include "bench/client.hpp"
 #include "bench/drive_pool.hpp"
+#include "bench/limits.hpp"
 #include "bench/mounts.hpp"
 #include "bench/verbs.hpp"
 #include "format/inode_format.hpp"
@@ -130,6 +131,20 @@ TEST(BenchDrives, PeersTransferTheirLoads) {
 
 TEST(BenchDrives, RefusesMemory) {
   EXPECT_THROW(check_drive_folder("/dev/shm"), std::runtime_error);
+}
+
+// Before it writes anything.
+TEST(BenchDrives, RefusesAGpuThatIsNotThere) {
+  const std::string problem = gpu_problem();
+  if (problem.empty()) GTEST_SKIP() << "there is a GPU";
+  BenchDrivesOptions options;
+  options.engine = "cuda";
+  try {
+    (void)bench_drives(options);
+    FAIL() << "it was measured without a GPU";
+  } catch (const std::runtime_error& error) {
+    EXPECT_EQ(error.what(), "engine cuda: " + problem);
+  }
 }
 
 TEST(BenchDrives, RoundsEndByNumberAndByTime) {
