@@ -135,8 +135,7 @@ class FailingFlush(unittest.TestCase):
 
 
 class FailingFlushOfADirectDevice(FailingFlush):
-    # With several workers, one of them makes the call.
-    options = "commit=0,engine=cpu,access=direct,workers=2"
+    options = "commit=0,engine=cpu,access=direct"
 
 
 if __name__ == "__main__":
