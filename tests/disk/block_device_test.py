@@ -125,13 +125,13 @@ class BlockDevices(unittest.TestCase):
         if not os.path.exists(partition):
             self.skipTest("nothing makes nodes of partitions here")
         pool = self.make([partition])
+        pool.mount()
+        content = self.write(pool, "file")
+        self.refuse("mkfs", "--force", disk, status=8, says=f"{disk}: in use: it is mounted on {pool.mountpoint}")
+        self.expect(pool, "file", content)
+        pool.umount()
         # The cache of the partition, which a writer to the disk does not change.
         with open(partition, "rb") as old_cache:
-            pool.mount()
-            content = self.write(pool, "file")
-            self.refuse("mkfs", "--force", disk, status=8, says=f"{disk}: in use: it is mounted on {pool.mountpoint}")
-            self.expect(pool, "file", content)
-            pool.umount()
             old_cache.read(MIB)
             with open(disk, "r+b") as whole:
                 whole.seek(MIB)
