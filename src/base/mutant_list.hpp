@@ -53,6 +53,7 @@
   X(refused_read_goes_on, device, "Transfer.*",                                                                       \
     "Bytes of a place that cannot be read are taken for what was written there.")                                     \
   X(refused_write_goes_on, device, "Transfer.*", "A write that a device has refused looks as if it was done.")        \
+  X(io_slot_shared, device, "IoSlots.*", "Two ranks of a group put their requests into one slot of the I/O queue.")    \
   X(doorbell_without_fence, device, "IoQueueSchedules.*",                                                             \
     "A producer looks for sleeping consumers before its request is visible.")                                         \
   X(doorbell_without_second_look, device, "IoQueueSchedules.*",                                                       \

@@ -28,6 +28,13 @@ struct PositionedCells {
     store<Order::release, scope>(&cells[position & (capacity - 1)], cell_of(position, item));
   }
 
+  // Of a producer that has passed a releasing fence of the scope since the stores that the consumer has to see. Several
+  // items need one fence. In a kernel a release of its own would wait for all stores on their way, once an item.
+  GPU4FS_FN void put_behind_fence(u64 position, u32 item) const {
+    constexpr Order order = GPU4FS_DEVICE_CODE ? Order::relaxed : Order::release;
+    store<order, scope>(&cells[position & (capacity - 1)], cell_of(position, item));
+  }
+
   // A look at an empty queue acquires nothing. On a GPU an acquire would empty the first-level cache of the whole
   // multiprocessor each time. `head`: the position of the first item; atomic, of the consumers.
   GPU4FS_FN bool pop(u64* head, u32* item) const {

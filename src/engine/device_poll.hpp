@@ -34,8 +34,9 @@ GPU4FS_FN bool step_from_devices(Group g, Engine& engine) {
          }) != 0;
 }
 
-// Calls begin(index) for 0 <= index < count, each on some rank: true if it has begun a load whose owner is the command.
-// Status: ok if none has; waits_for_io: the command is restarted when all have ended, well or not. Collective.
+// Calls begin(index) for 0 <= index < count, each on some rank, and with an index from count on where a rank has none
+// left, so the calls are collective. True: the rank has begun a load whose owner is the command. Status: ok if none
+// has; waits_for_io: the command is restarted when all have ended, well or not. Collective.
 template <class Group, class Begin>
 GPU4FS_FN GPU4FS_NOINLINE Status wait_for_loads(Group g, Engine& engine, CommandState& c, u32 count, Begin&& begin) {
   on_leader(g, [&] {
@@ -45,19 +46,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status wait_for_loads(Group g, Engine& engine, Command
   });
   g.sync();
   bool has_begun = false;
-  for (u32 index = g.rank(); index < count; index += Group::size()) {
-    // Before it can end.
-    fetch_add<Order::relaxed, Scope::engine>(&c.io_left, 1u);
-    if (begin(index)) {
-      has_begun = true;
-    } else {
-      fetch_sub<Order::relaxed, Scope::engine>(&c.io_left, 1u);
-    }
+  for (u32 base = 0; base < count; base += Group::size()) {
+    // Before they can end.
+    on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&c.io_left, Group::size()); });
+    const u32 begun = g.ballot(begin(base + g.rank()));
+    on_leader(g, [&] { fetch_sub<Order::relaxed, Scope::engine>(&c.io_left, Group::size() - popcount(begun)); });
+    has_begun |= begun != 0;
   }
-  const bool rings = g.any(has_begun);
   g.sync();
   return on_leader(g, [&] {
-    if (rings) device::ring_detached(*engine.fs.space.staged);
+    if (has_begun) device::ring_detached(*engine.fs.space.staged);
     if (!detail::end_io(c)) return Status::waits_for_io;
     announce_wait(c, Status::ok);
     return Status::ok;

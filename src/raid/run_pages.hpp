@@ -174,9 +174,12 @@ GPU4FS_FN GPU4FS_NOINLINE void begin_run_loads(Group g, const LogicalSpace& spac
                                                u32 wanted, u32 copy) {
   if (!stages_pages(space)) return;
   bool begun = false;
-  for (u32 index = g.rank(); index < run_page_max; index += Group::size()) {
-    if ((wanted >> index & 1) == 0) continue;
-    begun |= begin_load_at(space, page_place(space, page_behind(first, index), copy), device::no_io_owner);
+  for (u32 base = 0; base < run_page_max; base += Group::size()) {
+    const u32 index = base + g.rank();
+    const device::StagedPage page = (wanted >> index & 1) != 0
+                                        ? staged_page(space, page_place(space, page_behind(first, index), copy))
+                                        : device::StagedPage{nullptr, 0};
+    begun |= device::begin_detached_loads(g, *space.staged, page, device::no_io_owner);
   }
   if (begun) ring_staged(space);
 }

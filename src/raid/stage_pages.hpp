@@ -17,53 +17,34 @@ GPU4FS_FN inline bool stages_pages(const LogicalSpace& space) {
 
 namespace detail {
 
-GPU4FS_FN inline bool begin_load_at(const LogicalSpace& space, const DevicePlace& place, u32 owner) {
+// No page if the device is not staged.
+GPU4FS_FN inline device::StagedPage staged_page(const LogicalSpace& space, const DevicePlace& place) {
   const device::Device& device = space.devices[place.device];
-  if (device.kind != device::DeviceKind::staged) return false;
-  return device::begin_detached_load(device, place.offset / page_size, owner);
+  if (device.kind != device::DeviceKind::staged) return {nullptr, 0};
+  return {&device, place.offset / page_size};
+}
+
+// The copy of a page that is read first.
+GPU4FS_FN GPU4FS_NOINLINE inline device::StagedPage page_to_load(const LogicalSpace& space, u64 address) {
+  PageLocation location{};
+  if (find_page(space, address, &location) != Status::ok) return {nullptr, 0};
+  if (chunk_state(space, location.chunk) != Status::ok) return {nullptr, 0};
+  return staged_page(space, page_place(space, location, copy_to_read(space, location)));
 }
 
 }  // namespace detail
 
-// Begins to load the copy of a page that is read first. `owner`: see begin_detached_load(). True: it was begun, and
-// ring_staged() has to follow.
-GPU4FS_FN GPU4FS_NOINLINE inline bool begin_page_load(const LogicalSpace& space, u64 address, u32 owner) {
-  PageLocation location{};
-  if (find_page(space, address, &location) != Status::ok) return false;
-  if (chunk_state(space, location.chunk) != Status::ok) return false;
-  return detail::begin_load_at(space, page_place(space, location, copy_to_read(space, location)), owner);
+// Begins to load the copies of the ranks' pages that are read first. Collective; no_address: the rank has no page.
+// `owner`: see begin_detached_loads(). True: it was begun for the rank, and ring_staged() has to follow.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool begin_page_loads(Group g, const LogicalSpace& space, u64 address, u32 owner) {
+  const device::StagedPage page =
+      address != no_address ? detail::page_to_load(space, address) : device::StagedPage{nullptr, 0};
+  return device::begin_detached_loads(g, *space.staged, page, owner);
 }
 
 GPU4FS_FN inline void ring_staged(const LogicalSpace& space) {
   device::ring_detached(*space.staged);
-}
-
-namespace detail {
-
-// All copies of the page.
-GPU4FS_FN GPU4FS_NOINLINE inline void begin_page_write_behind(const LogicalSpace& space, u64 address) {
-  PageLocation location{};
-  if (find_page(space, address, &location) != Status::ok) return;
-  for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
-    const DevicePlace place = page_place(space, location, copy);
-    const device::Device& device = space.devices[place.device];
-    if (device.kind != device::DeviceKind::staged) continue;
-    (void)device::begin_detached_write(device, place.offset / page_size);
-  }
-}
-
-}  // namespace detail
-
-// Begins to write pages that were stored: those of long writes are rarely written again soon. Collective, after all
-// ranks have stored.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void begin_write_behind(Group g, const LogicalSpace& space, u64 address, u32 page_count) {
-  g.sync();
-  for (u32 i = g.rank(); i < page_count; i += Group::size()) {
-    detail::begin_page_write_behind(space, address + u64{i} * page_size);
-  }
-  g.sync();
-  on_leader(g, [&] { ring_staged(space); });
 }
 
 }  // namespace gpu4fs::raid

@@ -41,6 +41,7 @@ class Detached {
 
   Device& device() { return device_; }
   IoQueue& queue() { return queue_.queue(); }
+  void keep_one_slot() { queue_.keep_slots(1); }
   u8* at(u64 page) { return medium_.data() + page * page_size; }
   static bool has(const u8* page, int byte) {
     return std::all_of(page, page + page_size, [byte](u8 found) { return found == byte; });
@@ -136,6 +137,7 @@ TEST(DetachedIo, WhoNeedsThePageEndsItsLoad) {
 // A link that was read before the slot got another request decides nothing.
 TEST(DetachedIo, AnOldLinkEndsNoOtherTransfer) {
   Detached world;
+  world.keep_one_slot();
   EXPECT_TRUE(begin_detached_load(world.device(), 1, no_io_owner));
   const u32 line = world.line_of(1);
   const u64 old_link = world.staged->cache.lines[line].link;

@@ -26,6 +26,11 @@ class IoQueueMemory {
     return {device::IoOperation::read, 0, page * page_size, u32{page_size}, 0, page_};
   }
   u32 submit_read(u64 page) { return device::submit(queue(), read_of(page)); }
+  // Only this number of slots can be taken afterwards, so they are used again and again.
+  void keep_slots(u32 count) {
+    for (u32 left = queue_->slot_count; left > count; --left) ASSERT_NE(device::take_slot(queue()), device::no_io_slot);
+  }
+  u64 free_count() const { return queue_->free_tail - queue_->free_head; }
   // Takes the next request, whose page is returned, or ~0 if there is none.
   u64 take_page(u32* slot) {
     return device::take(shared(), slot) ? device::request_of(shared(), *slot).offset / page_size : ~u64{0};

@@ -3,6 +3,8 @@
 // calls of the system would stop all fibers.
 #include "support/schedule_points.hpp"
 //
+#include <algorithm>
+
 #include "device/io_queue_memory.hpp"
 #include "device/queue/io_wait.hpp"
 #include "support/test_scale.hpp"
@@ -172,6 +174,7 @@ TEST(IoQueueSchedules, ConsumersShareTheQueue) {
 TEST(IoQueueSchedules, OthersLookAtSlotsThatAreUsedAgain) {
   if (GPU4FS_TSAN != 0) GTEST_SKIP() << "the fibers share the explorer's state";
   IoQueueMemory memory(8);
+  memory.keep_slots(1);
   u32 slot = 0;
   u64 seen[2] = {};
   const auto use = [&] {
@@ -202,6 +205,43 @@ TEST(IoQueueSchedules, OthersLookAtSlotsThatAreUsedAgain) {
   } while (explorer.next());
   EXPECT_GT(seen[0], 0u);
   EXPECT_GT(seen[1], 0u);
+}
+
+TEST(IoQueueSchedules, ProducersNeverShareASlot) {
+  if (GPU4FS_TSAN != 0) GTEST_SKIP() << "the fibers share the explorer's state";
+  IoQueueMemory memory(8);
+  memory.keep_slots(2);
+  bool is_taken[8] = {};
+  u64 refusals = 0;
+  u64 uses = 0;
+  ScheduleExplorer explorer(3, deviations() - 1, [&](u32) {
+    for (u32 i = 0; i < 2; ++i) {
+      const u32 slot = device::take_slots(Lane{}, memory.queue(), true);
+      if (slot == device::no_io_slot) {
+        ++refusals;
+        continue;
+      }
+      ++uses;
+      EXPECT_FALSE(is_taken[slot]);
+      is_taken[slot] = true;
+      explorer.point();
+      is_taken[slot] = false;
+      device::complete(memory.shared(), slot, Status::ok);
+      device::release(memory.queue(), slot);
+    }
+  });
+  explorer.set_spin_loads(32);  // a refused producer looks again, and does not wait
+  // Both, and what happens to lie between them.
+  const u8* const queue = reinterpret_cast<const u8*>(&memory.queue());
+  const u8* const cells = reinterpret_cast<const u8*>(memory.queue().free_cells);
+  const u8* const begin = std::min(queue, cells);
+  explorer.watch(begin, static_cast<u64>(std::max(queue + sizeof(device::IoQueue), cells + 8 * sizeof(u64)) - begin));
+  do {
+    ASSERT_TRUE(explorer.run());
+    ASSERT_EQ(memory.free_count(), 2u);
+  } while (explorer.next());
+  EXPECT_GT(refusals, 0u) << "three producers and two slots";
+  EXPECT_GT(uses, refusals);
 }
 
 }  // namespace

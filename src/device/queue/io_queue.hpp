@@ -40,23 +40,77 @@ struct IoProgress {
   Status status;  // if it is not pending
 };
 
-// A slot whose request is not published yet: it is pending. no_io_slot: there is none. Never waits.
+// A slot whose request is not published yet: it is pending. no_io_slot: there is none at this moment. Never waits.
 GPU4FS_FN inline u32 take_slot(IoQueue& queue) {
   u32 slot = 0;
-  if (!queue.free_slots.pop(&slot)) return no_io_slot;
+  if (!detail::free_cells(queue).pop(&queue.free_head, &slot)) return no_io_slot;
   store<Order::relaxed, Scope::system>(&detail::io_slot(queue, slot).status, io_pending);
   return slot;
 }
 
-// The request of a slot from take_slot(). Whoever publishes requests calls ring() before it waits for them.
-GPU4FS_FN inline void publish(IoQueue& queue, u32 slot, const IoRequest& request) {
+// The same for the ranks that want a slot, with one look for all of them. Collective. There may be slots for some.
+template <class Group>
+GPU4FS_FN u32 take_slots(Group g, IoQueue& queue, bool wants) {
+  const u32 wanting = g.ballot(wants);
+  const u32 wanted = popcount(wanting);
+  u32 slot = no_io_slot;
+  u32 count = 0;
+  while (count == 0 && wanted != 0) {
+    const detail::FreeCells cells = detail::free_cells(queue);
+    const u64 first = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&queue.free_head); });
+    const u32 seen = g.ballot(g.rank() < wanted && cells.look(first + g.rank(), &slot));
+    // Those before the first that is missing.
+    const u32 found = count_trailing_zeros(~u64{seen});
+    // Other producers have taken the slots between the two looks, or there are none.
+    if (found == 0 && on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&queue.free_head) == first; })) {
+      return no_io_slot;
+    }
+    if (found != 0 && on_leader(g, [&] { return cells.advance(&queue.free_head, first, found); })) count = found;
+  }
+  // The slots are with the first ranks; each goes to a rank that wants one.
+  const u32 index = GPU4FS_MUTANT(io_slot_shared, popcount(wanting & static_cast<u32>(low_bits(g.rank()))), 0u);
+  slot = g.shuffle(slot, minimum(index, Group::size() - 1));
+  if (!wants || index >= count) return no_io_slot;
+  store<Order::relaxed, Scope::system>(&detail::io_slot(queue, slot).status, io_pending);
+  return slot;
+}
+
+// The request of a slot that was taken.
+GPU4FS_FN inline void set_request(IoQueue& queue, u32 slot, const IoRequest& request) {
   detail::check_request(request);
   detail::io_slot(queue, slot).request = request;
+}
+
+// Publishes the requests of the ranks that have a slot, in the order of the ranks; the others pass no_io_slot.
+// Collective. Whoever publishes requests calls ring() before it waits for them. Returns how many there are.
+template <class Group>
+GPU4FS_FN u32 publish_slots(Group g, IoQueue& queue, u32 slot) {
+  const u32 having = g.ballot(slot != no_io_slot);
+  if (having == 0) return 0;
+  g.sync();
+  const u64 first = on_leader(g, [&] {
+    // Of the stores of all ranks.
+    fence<Order::acq_rel, Scope::system>();
+    return fetch_add<Order::relaxed, Scope::engine>(&queue.tail, u64{popcount(having)});
+  });
+  u64 position = first;
+  for (u32 left = having; left != 0; left &= left - 1) {
+    const u32 published = g.shuffle(slot, count_trailing_zeros(left));
+    // By the rank that has passed the fence.
+    if (g.leader()) detail::io_cells(queue.shared, queue.slot_count).put_behind_fence(position, published);
+    ++position;
+  }
+  return popcount(having);
+}
+
+// Both for a slot of one lane.
+GPU4FS_FN inline void publish(IoQueue& queue, u32 slot, const IoRequest& request) {
+  set_request(queue, slot, request);
   const u64 position = fetch_add<Order::relaxed, Scope::engine>(&queue.tail, u64{1});
   detail::io_cells(queue.shared, queue.slot_count).put(position, slot);
 }
 
-// Both together. Returns the slot, or no_io_slot if there is none; never waits.
+// Takes a slot and publishes its request. Returns the slot, or no_io_slot if there is none; never waits.
 GPU4FS_FN inline u32 submit(IoQueue& queue, const IoRequest& request) {
   const u32 slot = take_slot(queue);
   if (slot != no_io_slot) publish(queue, slot, request);
@@ -88,7 +142,8 @@ GPU4FS_FN inline IoProgress poll(const IoQueue& queue, u32 slot) {
 // Of a slot that has completed; it may be another request's at once.
 GPU4FS_FN inline void release(IoQueue& queue, u32 slot) {
   GPU4FS_CHECK_NE((load<Order::relaxed, Scope::system>(&detail::io_slot(queue, slot).status)), io_pending);
-  queue.free_slots.push(slot);
+  const u64 position = fetch_add<Order::relaxed, Scope::engine>(&queue.free_tail, u64{1});
+  detail::free_cells(queue).put(position, slot);
 }
 
 // Slots whose requests have completed and report it: one for each rank below the answer, which has it afterwards.

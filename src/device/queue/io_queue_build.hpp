@@ -31,14 +31,12 @@ inline IoQueue* build_io_queue(EngineAllocator& allocator, u32 slot_count, IoQue
   shared->slot_count = slot_count;
   for (i32& doorbell : shared->doorbells) doorbell = -1;
 
-  // Slot 0 is on top of the stack.
-  std::vector<u32> next(slot_count);
-  for (u32 i = 0; i < slot_count; ++i) next[i] = i + 1 < slot_count ? i + 2 : 0;
+  std::vector<u64> cells(slot_count);
+  for (u32 i = 0; i < slot_count; ++i) cells[i] = detail::FreeCells::cell_of(i, i);
   IoQueue queue{};
-  queue.free_slots.next = static_cast<u32*>(allocator.allocate(slot_count * sizeof(u32), cache_line));
-  allocator.copy_in(queue.free_slots.next, next.data(), slot_count * sizeof(u32));
-  queue.free_slots.top = 1;
-  queue.free_slots.count = slot_count;
+  queue.free_cells = static_cast<u64*>(allocator.allocate(slot_count * sizeof(u64), cache_line));
+  allocator.copy_in(queue.free_cells, cells.data(), slot_count * sizeof(u64));
+  queue.free_tail = slot_count;
   queue.shared = static_cast<IoQueueShared*>(memory.engine);
   queue.slot_count = slot_count;
   queue.producer_can_wake = producer_can_wake ? 1 : 0;

@@ -21,7 +21,6 @@
 
 #include "base/bits.hpp"
 #include "base/config.hpp"
-#include "base/free_list.hpp"
 #include "base/limits.hpp"
 #include "base/positioned_cells.hpp"
 #include "base/status.hpp"
@@ -63,10 +62,12 @@ struct IoQueueShared {
 };
 
 struct IoQueue {
-  FreeList free_slots;
-  alignas(cache_line) u64 tail;         // atomic: the next position
+  alignas(cache_line) u64 free_head;    // atomic: position of the slot that is taken next
+  alignas(cache_line) u64 free_tail;    // atomic: position of the slot that is released next
+  alignas(cache_line) u64 tail;         // atomic: the next position of a request
   alignas(cache_line) u64 report_head;  // atomic: position of the first report that was not taken
   IoQueueShared* shared;                // as producers address it
+  u64* free_cells;                      // slot_count words in engine memory (detail::free_cells())
   u32 slot_count;                       // as in `shared`
   u32 producer_can_wake;  // 1: producers are threads of this process, and ring() wakes a sleeping consumer
 };
@@ -82,6 +83,7 @@ GPU4FS_FN constexpr u64 io_queue_shared_bytes(u32 slot_count) {
 namespace detail {
 
 using IoCells = PositionedCells<Scope::system>;
+using FreeCells = PositionedCells<Scope::engine>;
 
 // A slot is in at most one cell, so there is a cell for each.
 GPU4FS_FN inline IoCells io_cells(IoQueueShared* shared, u32 slot_count) {
@@ -92,6 +94,11 @@ GPU4FS_FN inline IoCells report_cells(IoQueueShared* shared, u32 slot_count) {
 }
 GPU4FS_FN inline IoSlot* io_slots(IoQueueShared* shared, u32 slot_count) {
   return reinterpret_cast<IoSlot*>(reinterpret_cast<u64*>(shared + 1) + 2 * u64{slot_count});
+}
+
+// The free slots, the one that was released first at the head. A slot is in at most one cell.
+GPU4FS_FN inline FreeCells free_cells(const IoQueue& queue) {
+  return {queue.free_cells, queue.slot_count};
 }
 
 }  // namespace detail

@@ -33,27 +33,44 @@ GPU4FS_FN constexpr u64 link_of(u32 slot, u32 generation) {
   return u64{generation} << 32 | (u64{slot} + 1);
 }
 
-// Begins the transfer of a line that the caller has for it: loading, or being written. False: there is no room.
-GPU4FS_FN GPU4FS_NOINLINE inline bool detach(const StagedDevices& staged, const Device& device, cache::PageKey key,
-                                             u32 line, IoOperation operation, u32 owner) {
-  if (fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u) >= staged.detached_max) {
-    fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u);
-    return false;
-  }
-  const u32 slot = take_slot(*staged.queue);
-  if (slot == no_io_slot) {
-    fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u);
-    return false;
-  }
+// A line that the caller has for a transfer: loading, or being written.
+struct LineTransfer {
+  cache::PageKey key;
+  u32 line;  // no_line: there is none
+  u32 owner;
+};
+
+// What the slot's request is for. Its publication follows.
+GPU4FS_FN inline void prepare_transfer(const StagedDevices& staged, u32 slot, const LineTransfer& transfer,
+                                       IoOperation operation) {
   DetachedRequest& request = staged.detached[slot];
-  request.line = line;
-  request.owner = owner;
+  request.line = transfer.line;
+  request.owner = transfer.owner;
   request.is_write = operation == IoOperation::write ? 1 : 0;
-  store<Order::release, Scope::engine>(&cache::line_at(staged.cache, line).link, link_of(slot, request.generation));
-  IoRequest published = page_request(device, operation, key.page, 1, cache::frame_of(staged.cache, line));
+  store<Order::release, Scope::engine>(&cache::line_at(staged.cache, transfer.line).link,
+                                       link_of(slot, request.generation));
+  IoRequest published = page_request(staged.devices[transfer.key.device], operation, transfer.key.page, 1,
+                                     cache::frame_of(staged.cache, transfer.line));
   published.reports = 1;
-  publish(*staged.queue, slot, published);
-  return true;
+  set_request(*staged.queue, slot, published);
+}
+
+// Begins the transfers of the ranks that have a line. Their requests are published together. Collective. False: the
+// rank has none, or there was no room for it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool detach(Group g, const StagedDevices& staged, const LineTransfer& transfer,
+                                      IoOperation operation) {
+  u32* const count = &staged.detached_state->count;
+  bool wants = transfer.line != cache::no_line;
+  if (wants && fetch_add<Order::relaxed, Scope::engine>(count, 1u) >= staged.detached_max) {
+    fetch_sub<Order::relaxed, Scope::engine>(count, 1u);
+    wants = false;
+  }
+  const u32 slot = take_slots(g, *staged.queue, wants);
+  if (wants && slot == no_io_slot) fetch_sub<Order::relaxed, Scope::engine>(count, 1u);
+  if (slot != no_io_slot) prepare_transfer(staged, slot, transfer, operation);
+  publish_slots(g, *staged.queue, slot);
+  return slot != no_io_slot;
 }
 
 // Ends the transfer of a line whose request has completed, once.
@@ -89,39 +106,73 @@ GPU4FS_FN GPU4FS_NOINLINE inline void help_line(const StagedDevices& staged, u32
   if (!progress.is_pending) detail::end_transfer(staged, index, link, progress.status);
 }
 
-// Begins to load a page that is in no frame. One lane. `owner` is told when the load has ended, by take_completions().
-// False: nothing was begun, because the page is there or on its way, or because there is no room.
-GPU4FS_FN GPU4FS_NOINLINE inline bool begin_detached_load(const Device& device, u64 page, u32 owner) {
+namespace detail {
+
+// The line that will be loaded with the page, if the page is in no frame and a frame can be had.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_line_to_load(const Device& device, u64 page) {
   const StagedDevices& staged = *device.staged;
-  if (detail::has_mapping(device) || !is_readable(device)) return false;
+  if (has_mapping(device) || !is_readable(device)) return cache::no_line;
   const cache::PageKey key{device.index, page};
-  if (cache::find(Lane{}, staged.cache, key).line != cache::no_line) return false;
+  if (cache::find(Lane{}, staged.cache, key).line != cache::no_line) return cache::no_line;
   const cache::PinResult pinned = cache::pin(Lane{}, staged.cache, key, cache::PinMode::read);
   if (pinned.outcome == cache::PinOutcome::hit) cache::unpin(staged.cache, pinned.line);
-  if (pinned.outcome != cache::PinOutcome::must_load) return false;
-  if (detail::detach(staged, device, key, pinned.line, IoOperation::read, owner)) return true;
-  cache::finish_load(staged.cache, pinned.line, false);
-  return false;
+  return pinned.outcome == cache::PinOutcome::must_load ? pinned.line : cache::no_line;
 }
 
-// Begins to write a dirty page. One lane. False: it is clean, somebody else writes it, or there is no room.
-GPU4FS_FN GPU4FS_NOINLINE inline bool begin_detached_write(const StagedDevices& staged, u32 line, u32 owner) {
-  const cache::WriteBack taken = cache::begin_write_back(staged.cache, line);
-  if (taken.line == cache::no_line) return false;
-  const Device& device = staged.devices[taken.key.device];
-  if (!has_failed(device) && !detail::has_mapping(device) &&
-      detail::detach(staged, device, taken.key, line, IoOperation::write, owner)) {
-    return true;
+// The page's line, which will be written, if the page is in a frame, dirty, and nobody else writes it.
+GPU4FS_FN GPU4FS_NOINLINE inline cache::WriteBack take_line_to_write(const Device& device, u64 page) {
+  const cache::Cache& cache = device.staged->cache;
+  if (has_mapping(device) || has_failed(device)) return {cache::no_line, {}};
+  const cache::FoundLine found = cache::find(Lane{}, cache, {device.index, page});
+  return found.line != cache::no_line ? cache::begin_write_back(cache, found.line)
+                                      : cache::WriteBack{cache::no_line, {}};
+}
+
+}  // namespace detail
+
+// A page of a device that a rank names; null: none.
+struct StagedPage {
+  const Device* device;
+  u64 page;
+};
+
+// Begins to load the ranks' pages that are in no frame. Collective; `owner`, which is a rank's own, is told when its
+// load has ended, by take_completions(). False: nothing was begun for the rank, because its page is there or on its
+// way, or because there is no room.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool begin_detached_loads(Group g, const StagedDevices& staged, const StagedPage& wanted,
+                                                    u32 owner) {
+  detail::LineTransfer transfer{{}, cache::no_line, owner};
+  if (wanted.device != nullptr) {
+    transfer.line = detail::take_line_to_load(*wanted.device, wanted.page);
+    transfer.key = {wanted.device->index, wanted.page};
   }
-  cache::finish_write_back(staged.cache, line, false);
-  return false;
+  const bool is_begun = detail::detach(g, staged, transfer, IoOperation::read);
+  if (!is_begun && transfer.line != cache::no_line) cache::finish_load(staged.cache, transfer.line, false);
+  return is_begun;
 }
 
-// The same for a page, if it is in a frame.
+// Begins to write the ranks' pages that are dirty. Collective. False: nothing was begun for the rank, because its page
+// is clean or in no frame, somebody else writes it, or there is no room.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool begin_detached_writes(Group g, const StagedDevices& staged, const StagedPage& wanted) {
+  detail::LineTransfer transfer{{}, cache::no_line, no_io_owner};
+  if (wanted.device != nullptr) {
+    const cache::WriteBack taken = detail::take_line_to_write(*wanted.device, wanted.page);
+    transfer.line = taken.line;
+    transfer.key = taken.key;
+  }
+  const bool is_begun = detail::detach(g, staged, transfer, IoOperation::write);
+  if (!is_begun && transfer.line != cache::no_line) cache::finish_write_back(staged.cache, transfer.line, false);
+  return is_begun;
+}
+
+// The same for one page, by one lane.
+GPU4FS_FN inline bool begin_detached_load(const Device& device, u64 page, u32 owner) {
+  return begin_detached_loads(Lane{}, *device.staged, {&device, page}, owner);
+}
 GPU4FS_FN inline bool begin_detached_write(const Device& device, u64 page) {
-  if (detail::has_mapping(device)) return false;
-  const cache::FoundLine found = cache::find(Lane{}, device.staged->cache, {device.index, page});
-  return found.line != cache::no_line && begin_detached_write(*device.staged, found.line, no_io_owner);
+  return begin_detached_writes(Lane{}, *device.staged, {&device, page});
 }
 
 // Requests were begun. Wakes threads that carry them out.

@@ -46,7 +46,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, co
 GPU4FS_FN GPU4FS_NOINLINE inline void begin_line(const StagedDevices& staged, const cache::WriteBack& taken) {
   const Device& device = staged.devices[taken.key.device];
   if (!has_failed(device) && !has_mapping(device) &&
-      detach(staged, device, taken.key, taken.line, IoOperation::write, no_io_owner)) {
+      detach(Lane{}, staged, {taken.key, taken.line, no_io_owner}, IoOperation::write)) {
     return;
   }
   write_line(staged, taken);

@@ -76,12 +76,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandStat
   const u32 of_round = static_cast<u32>(divide_up(state.round_end, page_size) - state.position / page_size);
   on_leader(g, [&] { state.is_staged = 1; });
   return wait_for_loads(g, engine, c, count, [&](u32 page) {
-    const u32 index = find_extent(c, state.run_count, page);
-    if (c.extents[index].address == raid::no_address) return false;
+    u64 address = raid::no_address;
+    if (page < count) {
+      const u32 index = find_extent(c, state.run_count, page);
+      if (c.extents[index].address != raid::no_address) address = extent_page(c, index, page);
+    }
     const bool is_awaited = page < of_round;
-    const bool begun =
-        raid::begin_page_load(engine.fs.space, extent_page(c, index, page), is_awaited ? c.index : device::no_io_owner);
-    return begun && is_awaited;
+    return raid::begin_page_loads(g, engine.fs.space, address, is_awaited ? c.index : device::no_io_owner) &&
+           is_awaited;
   });
 }
 

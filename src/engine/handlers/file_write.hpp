@@ -12,6 +12,7 @@
 #pragma once
 
 #include "engine/handlers/file_write_rows.hpp"
+#include "raid/write_behind.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -340,15 +341,19 @@ GPU4FS_FN inline u32 tasks_to_fill(const Engine& engine, const CommandState& c, 
                                                                       : 0;
 }
 
-// Pages of staged devices begin their way to the media, if the round has so many that they are worth it.
+// Pages [from, to) of the round, which are stored, begin their way to the media of staged devices, if the round has so
+// many that this is worth it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void write_behind(Group g, Engine& engine, const CommandState& c, const WriteState& state) {
+GPU4FS_FN GPU4FS_NOINLINE void write_behind(Group g, Engine& engine, CommandState& c, u32 from, u32 to) {
   constexpr u32 pages_min = 8;
   if (!raid::stages_pages(engine.fs.space)) return;
-  if (on_leader(g, [&] { return state.round.page_count < pages_min; })) return;
-  const u32 extent_count = on_leader(g, [&] { return c.extent_count; });
-  for (u32 i = 0; i < extent_count; ++i) {
-    raid::begin_write_behind(g, engine.fs.space, c.extents[i].address, c.extents[i].page_count);
+  if (on_leader(g, [&] { return scratch_of<WriteState>(c).round.page_count < pages_min; })) return;
+  u32 index = find_extent(c, c.extent_count, from);
+  for (u32 page = from; page < to; ++index) {
+    const fs::RoundExtent& extent = c.extents[index];
+    const u32 end = minimum(to, extent.first_page() + extent.page_count);
+    raid::begin_write_behind(g, engine.fs.space, extent_page(c, index, page), end - page);
+    page = end;
   }
 }
 
@@ -359,13 +364,14 @@ GPU4FS_FN Status fill_round(Group g, Engine& engine, CommandState& c) {
   if (on_leader(g, [&] { return state.row.is_used != 0; })) {
     go_to(g, c, RoundStage::fill);
     GPU4FS_TRY(fill_row(g, engine, c));
+    write_behind(g, engine, c, 0, state.round.page_count);
   } else if (is_at(c, RoundStage::fill)) {
     GPU4FS_TRY(task_result(g, c));
   } else if (!replays_extents(c)) {
     GPU4FS_TRY(write_round(g, engine, c, state, 0, state.round.page_count));
     GPU4FS_TRACE_POINT(transfer);
+    write_behind(g, engine, c, 0, state.round.page_count);
   }
-  write_behind(g, engine, c, state);
   go_to(g, c, RoundStage::commit);
   return Status::ok;
 }
@@ -503,7 +509,8 @@ GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState&
       on_leader(g, [&] { return detail::rows_of_task(engine, c, c.extent_count, state.round.page_count, task); });
   if (pages.from == pages.to) return;
   const Status status = detail::write_round(g, engine, c, state, pages.from, pages.to);
-  if (status != Status::ok) fail_task(g, c, status);
+  if (status != Status::ok) return fail_task(g, c, status);
+  detail::write_behind(g, engine, c, pages.from, pages.to);
 }
 
 }  // namespace gpu4fs::engine

@@ -193,11 +193,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& spa
   return look;
 }
 
-// As look_at_entry() will need it: begins to load the entry. True: it was begun.
-GPU4FS_FN GPU4FS_NOINLINE inline bool begin_entry_load(const LogicalSpace& space, const RowView& view, u32 slot) {
-  return begin_load_at(space, row_entry_place(space, view, slot), device::no_io_owner);
-}
-
 enum class LookAt : u32 { slots = 1, parities = 2, both = 3 };
 
 // Entries that have to be loaded are on their way together before the first is waited for.
@@ -208,13 +203,15 @@ GPU4FS_FN GPU4FS_NOINLINE void begin_row_loads(Group g, const LogicalSpace& spac
   const ChunkState& chunk = space.chunks[batch.chunk];
   bool begun = false;
   for_each_entry(g, batch, rows, [&](u32 base, u32 slot, bool is_there) {
-    if (!is_there) return;
-    const bool is_slot = slot < batch.view.slot_count && what != LookAt::parities;
-    const bool is_parity = slot >= batch.data_slots && what != LookAt::slots;
+    const bool is_slot = is_there && slot < batch.view.slot_count && what != LookAt::parities;
+    const bool is_parity = is_there && slot >= batch.data_slots && what != LookAt::slots;
     const bool is_needed =
         is_parity ||
         (is_slot && ((wanted >> (base + g.rank()) & 1) != 0 || is_in_parity(chunk, row_page(batch.view, slot))));
-    if (is_needed) begun |= begin_entry_load(space, batch.view, slot);
+    // As look_at_entry() will need it.
+    const device::StagedPage page =
+        is_needed ? staged_page(space, row_entry_place(space, batch.view, slot)) : device::StagedPage{nullptr, 0};
+    begun |= device::begin_detached_loads(g, *space.staged, page, device::no_io_owner);
   });
   if (begun) ring_staged(space);
 }
