@@ -72,20 +72,20 @@ bool Controller::may_sleep(u32 consumer, bool polls) const {
   return false;
 }
 
-void Controller::take_requests(RequestBatch* batch, u64 count) {
+void Controller::take_requests(RequestBatch* batch, u64 count, RequestBatch* background) {
   u32 slot = 0;
   for (u64 i = 0; i < count; ++i) {
     if (options_.faults != nullptr && options_.faults->take_released(&slot)) {
-      take_one(batch, slot, true);
+      take_one(batch, background, slot, true);
     } else if (device::take(shared_, &slot)) {
-      take_one(batch, slot, false);
+      take_one(batch, background, slot, false);
     } else {
       return;
     }
   }
 }
 
-void Controller::take_one(RequestBatch* batch, u32 slot, bool is_released) {
+void Controller::take_one(RequestBatch* batch, RequestBatch* background, u32 slot, bool is_released) {
   // The producer does not change it before it has completed.
   const IoRequest& request = device::request_of(shared_, slot);
   Status status = unusable(request);
@@ -99,7 +99,9 @@ void Controller::take_one(RequestBatch* batch, u32 slot, bool is_released) {
                     "a fault of a test");
     }
   }
-  if (status == Status::ok) return batch->add(slot, request);
+  if (status == Status::ok) {
+    return (background != nullptr && is_background(request) ? background : batch)->add(slot, request);
+  }
   counters_.add(request.operation, 1, 0, true);
   complete(slot, status);
   announce();

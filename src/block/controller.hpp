@@ -52,6 +52,7 @@ struct ControllerOptions {
   ControllerKind kind = ControllerKind::automatic;
   u32 thread_count = 0;                   // 0: 1 with io_uring, otherwise 16
   u32 depth = 128;                        // operations in flight of each thread with io_uring
+  u32 background_depth = 32;              // those of them that write back frames for which nobody waits
   u64 merge_bytes_max = 256 * page_size;  // of one operation
   u64 transfer_bytes_max = u64{1} << 30;  // of one call of the system
   std::function<void()> on_reports;       // called after requests were reported (device::take_reports()); any thread
@@ -82,6 +83,11 @@ class Controller {
   static constexpr u32 short_looks = 1000;  // of a thread that polls, before it takes rests of 20 us
   static constexpr int error_of_end = -1;   // in place of an errno: the medium ends before the range
 
+  // A write-back of a frame that is written behind.
+  static bool is_background(const device::IoRequest& request) {
+    return request.operation == device::IoOperation::write && request.reports != 0;
+  }
+
   device::IoQueueShared& shared() const { return shared_; }
   const ControllerOptions& options() const { return options_; }
   const BlockMedium* medium(u32 device) const { return mediums_[device].load(std::memory_order_acquire); }
@@ -92,8 +98,9 @@ class Controller {
   void begin_stop();
   bool is_stopping() const { return is_stopping_.load(std::memory_order_acquire); }
 
-  // Takes up to `count` requests into the batch. Requests that cannot be carried out are completed.
-  void take_requests(RequestBatch* batch, u64 count);
+  // Takes up to `count` requests into the batch, or into `background` if it exists and nobody waits for the request
+  // alone (is_background()). Requests that cannot be carried out are completed.
+  void take_requests(RequestBatch* batch, u64 count, RequestBatch* background = nullptr);
   bool has_requests() const;
   // As device::may_sleep(), and nothing was released by the faults.
   bool may_sleep(u32 consumer, bool polls) const;
@@ -115,7 +122,7 @@ class Controller {
 
  private:
   Status unusable(const device::IoRequest& request) const;
-  void take_one(RequestBatch* batch, u32 slot, bool is_released);
+  void take_one(RequestBatch* batch, RequestBatch* background, u32 slot, bool is_released);
   void complete(u32 slot, Status status);
   // Returns as for finish().
   int carry_out(RequestGroup* group);

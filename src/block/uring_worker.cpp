@@ -25,6 +25,7 @@ UringWorker::UringWorker(UringController& controller, u32 number, std::vector<in
     : controller_(controller),
       number_(number),
       batch_(controller.options().merge_bytes_max),
+      background_(controller.options().merge_bytes_max),
       operations_(controller.options().depth) {
   for (u32 i = controller.options().depth; i != 0; --i) free_.push_back(i - 1);
   std::promise<void> started;
@@ -61,7 +62,7 @@ UringWorker::~UringWorker() {
 void UringWorker::serve(Uring& ring) {
   for (;;) {
     issue_all(ring);
-    const bool is_idle = in_flight() == 0 && batch_.size() == 0;
+    const bool is_idle = in_flight() == 0 && batch_.size() == 0 && background_.size() == 0;
     const bool is_done = is_idle && !controller_.has_requests();
     if (controller_.is_stopping() && GPU4FS_MUTANT(end_leaves_requests, is_done, true)) return;
     wait(ring);
@@ -71,10 +72,20 @@ void UringWorker::serve(Uring& ring) {
 
 void UringWorker::issue_all(Uring& ring) {
   if (free_.empty()) return;
-  if (batch_.size() < Controller::batch_max) controller_.take_requests(&batch_, Controller::batch_max - batch_.size());
+  if (batch_.size() < Controller::batch_max) {
+    controller_.take_requests(&batch_, Controller::batch_max - batch_.size(), &background_);
+  }
+  issue_from(ring, &batch_, false);
+  issue_from(ring, &background_, true);
+  // For other threads of this controller.
+  if (controller_.has_requests()) device::wake_consumer(controller_.shared());
+}
+
+void UringWorker::issue_from(Uring& ring, RequestBatch* batch, bool is_background) {
   while (!free_.empty()) {
+    if (is_background && background_in_flight_ >= controller_.options().background_depth) return;
     Operation& operation = operations_[free_.back()];
-    if (!batch_.next(&operation.group)) break;
+    if (!batch->next(&operation.group)) return;
     empty_looks_ = 0;
     if (needs_thread(operation.group)) {
       controller_.blocking_.add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
@@ -85,12 +96,12 @@ void UringWorker::issue_all(Uring& ring) {
     }
     operation.done = 0;
     operation.first_part = 0;
+    operation.is_background = is_background;
+    if (is_background) ++background_in_flight_;
     const u32 index = free_.back();
     free_.pop_back();
     issue(ring, index);
   }
-  // For other threads of this controller.
-  if (controller_.has_requests()) device::wake_consumer(controller_.shared());
 }
 
 // The ring has no operation for it.
@@ -209,6 +220,7 @@ void UringWorker::handle(Uring& ring, u32 index, i32 result) {
 }
 
 void UringWorker::end_operation(u32 index, int error) {
+  if (operations_[index].is_background) --background_in_flight_;
   RequestGroup& group = operations_[index].group;
   if (Controller::is_tried_apart(group, error)) {
     controller_.blocking_.add([&controller = controller_, apart = std::exchange(group, {})] {

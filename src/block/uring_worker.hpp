@@ -1,6 +1,8 @@
 // A thread of a UringController. Host only.
 //
-// It takes requests, groups those that follow each other, and has up to `depth` operations in flight. It sleeps in one
+// It takes requests, groups those that follow each other, and has up to `depth` operations in flight. Write-backs that
+// nobody waits for alone come in any order of single pages. While `background_depth` operations of them are in flight,
+// the others are collected, so that neighbours become one operation and the medium is busy all the same. It sleeps in one
 // call of the system for completions and for its doorbell, whose eventfd is read by an operation of the ring. With
 // `depth` operations in flight it takes no requests, so it does not announce that sleep.
 #pragma once
@@ -33,10 +35,12 @@ class UringWorker {
     RequestGroup group;
     u64 done = 0;
     u64 first_part = 0;  // of those that are left
+    bool is_background = false;
   };
 
   void serve(Uring& ring);
   void issue_all(Uring& ring);
+  void issue_from(Uring& ring, RequestBatch* batch, bool is_background);
   bool needs_thread(const RequestGroup& group) const;
   void issue(Uring& ring, u32 index);
   void prepare_transfer(Uring& ring, io_uring_sqe* entry, Operation& operation);
@@ -51,6 +55,8 @@ class UringWorker {
   UringController& controller_;
   u32 number_;
   RequestBatch batch_;
+  RequestBatch background_;
+  u32 background_in_flight_ = 0;
   std::vector<Operation> operations_;
   std::vector<u32> free_;  // indices of operations
   bool is_reading_doorbell_ = false;

@@ -58,6 +58,13 @@ class ControllerFixture {
     EXPECT_NE(slot, device::no_io_slot);
     return slot;
   }
+  // A write of one page that nobody waits for alone. Not rung.
+  u32 submit_background(u64 medium_page, u64 page_number) {
+    const u32 slot = device::submit(queue(), {device::IoOperation::write, test_device, medium_page * page_size,
+                                              u32{page_size}, 1, page(page_number)});
+    EXPECT_NE(slot, device::no_io_slot);
+    return slot;
+  }
   void ring() { device::ring(queue()); }
   Status wait(u32 slot) { return device::wait_for(queue(), slot); }
   Status carry_out(device::IoOperation operation, u64 medium_page, u64 page_number, u64 pages = 1) {

@@ -175,6 +175,47 @@ TEST_P(ControllerTest, NeighboursAreMerged) {
   }
 }
 
+// One write-back is in flight, again and again. Those that come meanwhile, one at a time and in disorder, are collected;
+// reads are not.
+TEST(UringControllerTest, WriteBacksAreCollectedWhileTheMediumIsBusy) {
+  const DiskFile file(page_count * page_size);
+  RequestFaults faults;
+  ControllerOptions options;
+  options.kind = block::ControllerKind::uring;
+  options.faults = &faults;
+  options.background_depth = 1;
+  ControllerFixture fixture(file.path(), 128, options);
+  for (u64 page = 0; page < 32; ++page) fixture.fill(page, static_cast<u8>(page + 1));
+  std::atomic<bool> is_busy{true};
+  faults.replace_results([&](const IoRequest& request) { return request.offset == 0 && is_busy; }, -EAGAIN, ~u32{0});
+  faults.hold([](const IoRequest& request) { return request.operation == IoOperation::write; });
+  std::vector<u32> slots;
+  const auto issue_next = [&] {
+    fixture.ring();
+    faults.wait_until_held(1);
+    faults.release_oldest();
+    while (faults.has_released()) std::this_thread::yield();
+  };
+  slots.push_back(fixture.submit_background(0, 0));
+  issue_next();
+  for (u64 i = 1; i < 32; ++i) {
+    const u64 page = i * 13 % 32;
+    slots.push_back(fixture.submit_background(page, page));
+    issue_next();
+  }
+  ASSERT_EQ(fixture.carry_out(IoOperation::read, 40, 100), Status::ok);
+  EXPECT_EQ(of(fixture.controller().statistics(), IoOperation::write).operations, 0u);
+  is_busy = false;
+  for (const u32 slot : slots) EXPECT_EQ(fixture.wait(slot), Status::ok);
+  const block::OperationStatistics writes = of(fixture.controller().statistics(), IoOperation::write);
+  EXPECT_EQ(writes.requests, 32u);
+  EXPECT_EQ(writes.operations, 2u);
+  for (u64 page = 0; page < 32; ++page) {
+    ASSERT_EQ(fixture.carry_out(IoOperation::read, page, 100), Status::ok);
+    EXPECT_TRUE(fixture.has(100, static_cast<u8>(page + 1))) << page;
+  }
+}
+
 TEST_P(ControllerTest, FlushDiscardAndZeros) {
   DiskFile file(page_count * page_size);
   ControllerFixture fixture(file.path(), 8, options());
