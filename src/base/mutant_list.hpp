@@ -238,6 +238,7 @@
     "A device is not told that a page of a run has been written.")                                                    \
   X(detached_error_lost, device, "DetachedIo.*", "An error of a page that is written behind is in no flush.")         \
   X(detached_generation_kept, device, "DetachedIo.*", "A transfer is ended because an earlier one has completed.")    \
+  X(media_waiters_not_woken, engine, "MediaQueue.*", "A write waits for ever after the media were busy.")              \
   X(detached_owner_not_told, device, "DetachedIo.*", "A command is not restarted when its pages have been loaded.")   \
   X(failed_load_kept, device, "DetachedIo.*", "A page that could not be loaded looks as if it was.")                  \
   X(cancelled_write_kept, device, "Staged.*", "A page whose write was cancelled has the bytes of another page.")      \

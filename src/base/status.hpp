@@ -22,6 +22,7 @@
   X(waits_for_log, EINPROGRESS, "The command waits for the writer of the log.")                      \
   X(waits_for_answer, EINPROGRESS, "The command waits for an answer of the server.")                 \
   X(waits_for_io, EINPROGRESS, "The command waits for pages of devices.")                            \
+  X(waits_for_media, EINPROGRESS, "The command waits until fewer pages are being written.")          \
   X(again, EAGAIN, "The step runs again soon.")                                                      \
   X(retry_after_checkpoint, EAGAIN, "The command must be restarted after a checkpoint.")             \
   X(chunk_not_mapped, EAGAIN, "The engine cannot reach the chunk's memory yet; the server maps it.") \
@@ -107,7 +108,7 @@ GPU4FS_FN constexpr bool is_control(Status status) {
 // True for the control codes of a command that is in the list of what it waits for. The step runs again when the
 // command is woken, and finds everything that the command holds.
 GPU4FS_FN constexpr bool is_wait(Status status) {
-  return status >= Status::waits_for_lock && status <= Status::waits_for_io;
+  return status >= Status::waits_for_lock && status <= Status::waits_for_media;
 }
 
 // The positive errno of a status, 0 for ok, EIO for a value that is not a status.

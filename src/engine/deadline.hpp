@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/command_life.hpp"
+#include "engine/device_poll.hpp"
 
 namespace gpu4fs::engine {
 
@@ -27,6 +28,8 @@ GPU4FS_FN inline bool cancel_wait(Engine& engine, u32 index, u64 now_ns) {
       return cancel_upcall_wait(engine, index, now_ns);
     case Status::waits_for_log:
       return cancel_log_wait(engine, index, now_ns);
+    case Status::waits_for_media:
+      return cancel_media_wait(engine, index, now_ns);
     default:
       return false;
   }

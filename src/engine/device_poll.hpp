@@ -1,5 +1,6 @@
-// Transfers of staged devices that no step waits for. Commands wait for them in no list: whoever takes the last
-// completion restarts them (device/staged/detached_io.hpp).
+// Transfers of staged devices that no step waits for. Commands wait for loads in no list: whoever takes the last
+// completion restarts them (device/staged/detached_io.hpp). Writes that find the media busy wait in a list before they
+// begin, so frames do not fill with pages that are written one by one when they have to leave.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -23,15 +24,69 @@ GPU4FS_FN inline bool end_io(CommandState& c) {
 
 }  // namespace detail
 
+// Restarts the commands that wait for the media, unless these are busy. After completions were taken. Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline void wake_media_waiters(Engine& engine) {
+  MediaQueue& queue = engine.media_queue;
+  // Either this sees the command in the list, or the command sees what was taken (await_media()).
+  fence<Order::seq_cst, Scope::engine>();
+  if (load<Order::relaxed, Scope::engine>(&queue.head) == no_command) return;
+  if (device::media_are_busy(*engine.fs.space.staged)) return;
+  queue.guard.lock();
+  const u32 waiting = load<Order::relaxed, Scope::engine>(&queue.head);
+  store<Order::relaxed, Scope::engine>(&queue.head, u32{no_command});
+  queue.tail = no_command;
+  queue.guard.unlock();
+  wake_list(engine, waiting);
+}
+
+// False: somebody is about to wake the command.
+GPU4FS_FN inline bool leave_media_queue(Engine& engine, u32 index) {
+  MediaQueue& queue = engine.media_queue;
+  queue.guard.lock();
+  const bool removed = remove_waiter(engine, queue.head, queue.tail, index);
+  queue.guard.unlock();
+  return removed;
+}
+
+GPU4FS_FN inline bool cancel_media_wait(Engine& engine, u32 index, u64 now_ns) {
+  MediaQueue& queue = engine.media_queue;
+  queue.guard.lock();
+  const bool removed =
+      is_past_deadline(engine.commands[index], now_ns) && remove_waiter(engine, queue.head, queue.tail, index);
+  queue.guard.unlock();
+  return removed;
+}
+
+// ok: the media are not busy with pages that are written behind. waits_for_media: they are, and the command is
+// restarted when they are not. Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline Status await_media(Engine& engine, CommandState& c) {
+  const device::StagedDevices* const staged = engine.fs.space.staged;
+  if (staged == nullptr || !device::media_are_busy(*staged)) return Status::ok;
+  MediaQueue& queue = engine.media_queue;
+  queue.guard.lock();
+  announce_wait(c, Status::waits_for_media);
+  append_waiter(engine, queue.head, queue.tail, c.index);
+  queue.guard.unlock();
+  fence<Order::seq_cst, Scope::engine>();
+  const bool waits = device::media_are_busy(*staged);
+  if (waits || !leave_media_queue(engine, c.index)) {
+    return Status::waits_for_media;
+  }
+  announce_wait(c, Status::ok);
+  return Status::ok;
+}
+
 // Takes completions of devices, and restarts commands that waited for them. True if there were some. Collective.
 template <class Group>
 GPU4FS_FN bool step_from_devices(Group g, Engine& engine) {
   const device::StagedDevices* const staged = engine.fs.space.staged;
   if (staged == nullptr || !device::has_detached(*staged)) return false;
-  return device::take_completions(g, *staged, [&](u32 index) {
-           GPU4FS_CHECK_LT(index, engine.config.command_count);
-           if (detail::end_io(engine.commands[index])) wake_command(engine, index);
-         }) != 0;
+  const u32 count = device::take_completions(g, *staged, [&](u32 index) {
+    GPU4FS_CHECK_LT(index, engine.config.command_count);
+    if (detail::end_io(engine.commands[index])) wake_command(engine, index);
+  });
+  if (GPU4FS_MUTANT(media_waiters_not_woken, count != 0, false)) on_leader(g, [&] { wake_media_waiters(engine); });
+  return count != 0;
 }
 
 // Calls begin(index) for 0 <= index < count, each on some rank, and with an index from count on where a rank has none

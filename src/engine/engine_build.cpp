@@ -119,6 +119,8 @@ EngineImage prepare_engine(EngineAllocator& allocator, const EngineConfig& confi
   image->log_queue.head = no_command;
   image->log_queue.tail = no_command;
   image->log_queue.flusher = no_command;
+  image->media_queue.head = no_command;
+  image->media_queue.tail = no_command;
   image->fs.shard_count = std::max<u32>(sizes.shard_count, 1);
   image->fs.shards = allocate_zeroed<space::AllocationShard>(allocator, image->fs.shard_count);
   return image;

@@ -98,6 +98,13 @@ struct LogQueue {
   u64 room_owed;  // room that a checkpoint made while the log was being written
 };
 
+// Commands that wait until fewer pages are being written. Functions in device_poll.hpp.
+struct MediaQueue {
+  alignas(cache_line) TicketLock guard;
+  u32 head;  // atomic: also read without the guard
+  u32 tail;
+};
+
 inline constexpr u32 help_board_size = 16;
 
 // Commands whose tasks need help. Workers without work look here. One cache line. Functions in tasks.hpp.
@@ -174,6 +181,7 @@ struct Engine {
   u32* held_back;  // run_queue.capacity entries
   EpochQueue epochs;
   LogQueue log_queue;
+  MediaQueue media_queue;
   alignas(cache_line) u64 upcall_position;  // atomic
   u64 upcall_generation;                    // atomic
   ring::UpcallRing* upcalls;                // shared memory

@@ -20,7 +20,7 @@ namespace gpu4fs::session {
 
 class DirectMedia {
  public:
-  static constexpr u32 slot_count = 4096;  // of the queue
+  static constexpr u32 slot_count = 8192;  // of the queue
 
   // `memory`: of the queue, device::io_queue_shared_bytes(slot_count); it outlives the object.
   DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memory, bool producer_can_wake);

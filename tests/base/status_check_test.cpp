@@ -45,7 +45,8 @@ TEST(Status, ControlCodesAreNoAnswers) {
     }
   }
   EXPECT_EQ(waits, (std::set<std::string>{"waits_for_lock", "waits_for_gate", "waits_for_drain", "waits_for_epoch",
-                                          "waits_for_log", "waits_for_answer", "waits_for_io"}));
+                                          "waits_for_log", "waits_for_answer", "waits_for_io",
+                                          "waits_for_media"}));
   EXPECT_EQ(others, (std::set<std::string>{"retry_after_checkpoint", "chunk_not_mapped", "needs_new_chunk", "again"}));
 }
 

@@ -69,6 +69,11 @@ GPU4FS_FN GPU4FS_NOINLINE bool detach(Group g, const StagedDevices& staged, cons
   const u32 slot = take_slots(g, *staged.queue, wants);
   if (wants && slot == no_io_slot) fetch_sub<Order::relaxed, Scope::engine>(count, 1u);
   if (slot != no_io_slot) prepare_transfer(staged, slot, transfer, operation);
+  const u32 begun = popcount(g.ballot(slot != no_io_slot));
+  if (operation == IoOperation::write && begun != 0) {
+    // Before one of them can complete.
+    on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->write_count, begun); });
+  }
   publish_slots(g, *staged.queue, slot);
   return slot != no_io_slot;
 }
@@ -180,6 +185,13 @@ GPU4FS_FN inline void ring_detached(const StagedDevices& staged) {
   ring(*staged.queue);
 }
 
+// Whether so many pages are being written that whoever would store long runs of pages should wait. The number becomes
+// smaller with completions only, which take_completions() takes.
+GPU4FS_FN inline bool media_are_busy(const StagedDevices& staged) {
+  return staged.queue != nullptr &&
+         load<Order::relaxed, Scope::engine>(&staged.detached_state->write_count) >= staged.busy_write_count;
+}
+
 // Whether there may be something to take.
 GPU4FS_FN inline bool has_detached(const StagedDevices& staged) {
   return staged.queue != nullptr && load<Order::relaxed, Scope::engine>(&staged.detached_state->count) != 0;
@@ -222,6 +234,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& sta
     detail::end_transfer(staged, request.line, detail::link_of(slot, request.generation), progress.status);
     const u32 owner = request.owner;
     request.generation += GPU4FS_MUTANT(detached_generation_kept, 1u, 0u);
+    if (request.is_write != 0) fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->write_count, 1u);
     release(*staged.queue, slot);
     fetch_sub<Order::release, Scope::engine>(&staged.detached_state->count, 1u);
     if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) tell(owner);

@@ -49,8 +49,9 @@ inline constexpr u32 no_io_owner = ~u32{0};
 
 // What all requests that nobody waits for share.
 struct alignas(128) DetachedState {
-  u32 count;       // atomic: requests whose reports were not taken
-  u32 is_watched;  // atomic: 1 while a worker looks for reports
+  u32 count;        // atomic: requests whose reports were not taken
+  u32 write_count;  // atomic: those of them that write
+  u32 is_watched;   // atomic: 1 while a worker looks for reports
 };
 
 // A request that nobody waits for, by slot of the queue (staged/detached_io.hpp).
@@ -71,6 +72,7 @@ struct StagedDevices {
   u8* pages;              // by worker: own_page_count pages of memory for transfers, which the controller accesses
   WriteErrors* error_state;
   u32 detached_max;
+  u32 busy_write_count;  // detached writes from which on the media are busy (media_are_busy())
   u32 own_page_count;
   u32 is_bounced;  // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
   u32 worker_count;

@@ -11,6 +11,7 @@
 // After each commit the file is consistent. A failure in a later round causes a short write.
 #pragma once
 
+#include "engine/device_poll.hpp"
 #include "engine/handlers/file_write_rows.hpp"
 #include "raid/write_behind.hpp"
 
@@ -143,6 +144,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status overwrite_page(Group g, Engine& engine, const C
   return with_owner(g, engine, c.command.inode, status, address, 1);
 }
 
+// Whether pages of staged devices, of which `page_count` were stored, begin their way to the media at once.
+template <class Group>
+GPU4FS_FN bool is_written_behind(Group g, const Engine& engine, u32 page_count) {
+  constexpr u32 long_write_pages = 8;
+  const raid::LogicalSpace& space = engine.fs.space;
+  return raid::stages_pages(space) && (page_count >= long_write_pages || raid::frames_are_crowded(g, space));
+}
+
 // *done: the whole write was carried out in place. Partial pages come first, because only their old content can prove
 // to be damaged.
 template <class Group>
@@ -177,6 +186,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   }
   stamp_written(g, engine, c, ref, state.end);
   record_bytes(g, engine, c, ref, {state.begin, state.end, state.data});
+  if (is_written_behind(g, engine, last + 1)) {
+    for (u32 i = 0; i < run_count; ++i) {
+      raid::begin_write_behind(g, engine.fs.space, c.extents[i].address, c.extents[i].page_count);
+    }
+  }
   *done = true;
   return Status::ok;
 }
@@ -341,13 +355,10 @@ GPU4FS_FN inline u32 tasks_to_fill(const Engine& engine, const CommandState& c, 
                                                                       : 0;
 }
 
-// Pages [from, to) of the round, which are stored, begin their way to the media of staged devices, if the round has so
-// many that this is worth it.
+// Pages [from, to) of the round, which are stored.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_behind(Group g, Engine& engine, CommandState& c, u32 from, u32 to) {
-  constexpr u32 pages_min = 8;
-  if (!raid::stages_pages(engine.fs.space)) return;
-  if (on_leader(g, [&] { return scratch_of<WriteState>(c).round.page_count < pages_min; })) return;
+  if (!is_written_behind(g, engine, scratch_of<WriteState>(c).round.page_count)) return;
   u32 index = find_extent(c, c.extent_count, from);
   for (u32 page = from; page < to; ++index) {
     const fs::RoundExtent& extent = c.extents[index];
@@ -470,6 +481,11 @@ GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& 
   return Step::end(status);
 }
 
+// Before a round: a write waits while the media are busy. A recovery does not, because nobody would restart it.
+GPU4FS_FN inline Status await_turn(Engine& engine, CommandState& c) {
+  return is_replay(c) ? Status::ok : await_media(engine, c);
+}
+
 }  // namespace detail
 
 // Result: bytes written. Status: file_too_large, no_space, read_only ...
@@ -478,12 +494,18 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
   detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
   if (engine.fs.read_only != 0) return detail::end_write(g, engine, c, Status::read_only);
   fs::InodeRef ref{};
-  Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
+  // Nobody waits for the lock meanwhile.
+  Status status = on_leader(g, [&] { return c.lock_count == 0 ? detail::await_turn(engine, c) : Status::ok; });
+  if (status == Status::ok) {
+    status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
+  }
   if (status == Status::ok) status = detail::start_write(g, engine, c, ref);
   GPU4FS_TRACE_POINT(checks);
   while (status == Status::ok && state.position < state.end) {
     if (detail::is_at(c, detail::RoundStage::plan)) {
       bool done = false;
+      if (state.position != state.begin) status = on_leader(g, [&] { return detail::await_turn(engine, c); });
+      if (status != Status::ok) break;
       status = detail::write_without_rounds(g, engine, c, ref, &done);
       if (status != Status::ok || done) break;
       status = detail::plan_round(g, engine, c, ref);
