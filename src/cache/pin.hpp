@@ -117,6 +117,19 @@ GPU4FS_FN PinResult pin(Group g, const Cache& cache, PageKey key, PinMode mode) 
   return detail::pin_missing(g, cache, key, mode);
 }
 
+// Somebody has looked at a page of a line without a pin: counts a hit, and the clock passes the line.
+GPU4FS_FN inline void note_use(const Cache& cache, const FoundLine& found) {
+  const LineWord word = found.word;
+  add<Scope::engine>(&cache.sets[found.line / cache.set_size].counts.hits, u64{1});
+  if (word.is_referenced()) return;
+  Line& line = line_at(cache, found.line);
+  LineWord seen = peek(line);
+  // A page that has left the line meanwhile was not used.
+  if (seen.is_usable() && seen.has_tag(word.bits & low_bits(pin_shift))) {
+    detail::replace<Order::relaxed>(line, seen, seen.with_bits(referenced_bit));
+  }
+}
+
 // Ends must_load and fills. `ok`: the frame has the page, and the caller keeps its pin. Otherwise the line is free, and
 // whoever comes for the page loads it. One rank.
 GPU4FS_FN inline void finish_load(const Cache& cache, u32 line_index, bool ok) {

@@ -34,6 +34,15 @@ GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
   return !is_announced(space) && failed_devices(space) == 0;
 }
 
+// A copy of a page of a space whose pages are apart, without an announcement: nullptr if it is in no frame. See
+// device::peek_frame() for what the caller may do with it.
+GPU4FS_FN inline const u8* peek_page(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+  const DevicePlace place = page_place(space, location, copy);
+  const device::Device& device = space.devices[place.device];
+  if (device.kind != device::DeviceKind::staged) return nullptr;
+  return device::peek_frame(device, place.offset / page_size);
+}
+
 // For `page_count` pages that are contiguous in memory, in one of their copies.
 GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location, u64 page_count,
                                         u32 copy) {

@@ -1,5 +1,6 @@
 // Reads of single pages from pools of every level: without locks while all devices are there, the ordinary way after
-// one is lost, and again without locks after it was rebuilt. The devices have no stack, as on a real machine.
+// one is lost, and again without locks after it was rebuilt. The devices have no stack, as on a real machine. Pages in
+// frames of the page cache are read without locks too, if checksums show that they are the right ones.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -16,14 +17,18 @@
 namespace gpu4fs::test::optimistic_reads_test {
 namespace {
 
+constexpr u32 file_pages = 150;
+constexpr u64 superblock_area = u64{1} << 20;
+
 struct Level {
   const char* profile;
   u32 device_count;
   bool is_redundant;
-};
+  bool is_staged = wants_staged_devices();
+  bool data_checksums = true;
 
-constexpr u32 file_pages = 150;
-constexpr u64 superblock_area = u64{1} << 20;
+  u32 unlocked_reads() const { return is_staged && !data_checksums ? 0 : file_pages; }
+};
 
 class OptimisticReads : public ::testing::TestWithParam<Level> {
  protected:
@@ -40,6 +45,8 @@ class OptimisticReads : public ::testing::TestWithParam<Level> {
     options.device_count = GetParam().device_count;
     options.device_bytes = u64{24} << 20;
     options.profile = GetParam().profile;
+    options.is_staged = GetParam().is_staged;
+    options.data_checksums = GetParam().data_checksums;
     options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
     options.starts_workers = false;
     return options;
@@ -84,9 +91,9 @@ class OptimisticReads : public ::testing::TestWithParam<Level> {
 
 TEST_P(OptimisticReads, AllDevicesOneLessAndAllAgain) {
   write_file();
-  ASSERT_EQ(read_file(), file_pages);
+  ASSERT_EQ(read_file(), GetParam().unlocked_reads());
   ASSERT_EQ(pool_.checkpoint(), Status::ok);
-  ASSERT_EQ(read_file(), file_pages);
+  ASSERT_EQ(read_file(), GetParam().unlocked_reads());
   if (!GetParam().is_redundant) return;
   for (u32 lost = 0; lost < GetParam().device_count; ++lost) {
     SCOPED_TRACE(lost);
@@ -111,6 +118,11 @@ INSTANTIATE_TEST_SUITE_P(Levels, OptimisticReads,
                          ::testing::Values(Level{"single", 2, false}, Level{"raid0", 3, false}, Level{"raid1", 2, true},
                                            Level{"raid1c3", 3, true}, Level{"raid5", 3, true}, Level{"raid6", 4, true},
                                            Level{"raid7", 5, true}),
+                         [](const auto& parameter) { return std::string(parameter.param.profile); });
+
+INSTANTIATE_TEST_SUITE_P(Frames, OptimisticReads,
+                         ::testing::Values(Level{"single", 2, false, true}, Level{"raid1", 2, false, true},
+                                           Level{"raid5", 3, false, true}, Level{"raid6", 4, false, true, false}),
                          [](const auto& parameter) { return std::string(parameter.param.profile); });
 
 }  // namespace

@@ -70,6 +70,7 @@ struct TestPoolOptions {
   bool starts_workers = true;  // false: only threads that wait for commands work
   bool degraded = false;       // mounts continue without devices that are missing or stale
   bool is_staged = wants_staged_devices();
+  bool data_checksums = true;
   bool flush_by_upcall = false;  // true: checkpoints request flushes, which the test may answer
   // Returns the stack over a device's memory, at each mount; the pool answers the flushes then. Making, opening and
   // checking the pool bypass it.
@@ -169,6 +170,7 @@ class BasicTestPool {
     make.chunk_size_bytes = options_.chunk_bytes;
     set_profiles(make, options_.profile);
     make.more_profiles = options_.more_profiles;
+    make.data_checksums = options_.data_checksums;
     make.root_uid = 0;
     make.root_gid = 0;
     pool::make_pool(make);

@@ -124,7 +124,7 @@ GPU4FS_FN inline bool plan_long_read(const ReaderContext& reader, u32 rank, Read
          plan->lock == whole.plan.lock && plan->to - plan->from == end - begin;
 }
 
-// Moves the pages of the ranks in `set`, which nobody changes meanwhile. False: one of them is damaged. Uniform.
+// Moves the pages of the ranks in `set`, which nobody changes meanwhile. (Frames may get other pages.) False: one of them is damaged. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const ReadPlan& mine, u32 set) {
   // As numbers: a compiler took the emulated warp's copy of a pointer for what it points to.
@@ -132,7 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const 
   const auto own_destination = reinterpret_cast<std::uintptr_t>(mine.destination);
   const auto load_of = [&](u32 rank) {
     const std::uintptr_t page = g.shuffle(own_page, rank);
-    return page == 0 ? PageRegisters<Group>{} : load_aligned_page(g, reinterpret_cast<const u8*>(page));
+    return page == 0 ? PageRegisters<Group>{} : load_racy_page(g, reinterpret_cast<const u8*>(page), nullptr);
   };
   // Each rank loads the checksum of its page.
   const u64 own = mine.page == nullptr ? 0 : load_shared_16(mine.descriptor).low;

@@ -114,22 +114,34 @@ struct FoundPage {
   const format::PageDescriptor* descriptor;
 };
 
+// The page where it is, or nullptr. A page in a frame of the page cache may be replaced while it is read, so only its
+// checksum can show that it was this page.
+GPU4FS_FN inline const u8* memory_of_page(const ReaderContext& reader, const raid::PageLocation& location, u32 copy) {
+  const raid::LogicalSpace& space = reader.engine->fs.space;
+  if (!raid::pages_are_apart(space)) return raid::page_memory(space, location, copy);
+  if (GPU4FS_MUTANT(frame_believed, reader.views->root.data_checksums == 0, false)) return nullptr;
+  return raid::peek_page(space, location, copy);
+}
+
 // Finds a page in a chunk that is not remembered. If there is none, *found stays as it is. True: *view may be
 // remembered.
-GPU4FS_FN GPU4FS_NOINLINE inline bool find_in_chunk(const raid::LogicalSpace& space, u64 address, u64 era,
-                                                    FoundPage* found, ChunkView* view) {
+GPU4FS_FN GPU4FS_NOINLINE inline bool find_in_chunk(const ReaderContext& reader, u64 address, FoundPage* found,
+                                                    ChunkView* view) {
+  const raid::LogicalSpace& space = reader.engine->fs.space;
   u32 index = raid::no_chunk;
-  if (!raid::is_plain(space) || raid::chunk_of(space, address, &index) != Status::ok) return false;
+  if (raid::is_stacked(space) || raid::failed_devices(space) != 0) return false;
+  if (raid::chunk_of(space, address, &index) != Status::ok) return false;
   const raid::ChunkState& chunk = space.chunks[index];
   const u64 page = (address - chunk.base_address) >> page_shift;
   if (page >= chunk.page_count) return false;
   found->descriptor = &chunk.descriptors[page];
-  found->memory = raid::page_memory(space, {index, 0, page}, raid::preferred_copy(chunk, page));
+  found->memory = memory_of_page(reader, {index, 0, page}, raid::preferred_copy(chunk, page));
+  if (raid::pages_are_apart(space)) return false;
   // Regions lose their memory only while no step runs, so no region does while the chunk is remembered.
   const bool is_whole = load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0;
   if (chunk.level != format::RaidLevel::single || !is_whole) return false;
   const u8* const first = found->memory - page * page_size;
-  *view = {era, chunk.base_address, chunk.page_count * page_size, first, chunk.descriptors};
+  *view = {reader.era, chunk.base_address, chunk.page_count * page_size, first, chunk.descriptors};
   return true;
 }
 
@@ -140,7 +152,7 @@ GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address, C
     return {chunk.memory + inside, &chunk.descriptors[inside / page_size]};
   }
   FoundPage found{};
-  *is_fresh = find_in_chunk(reader.engine->fs.space, address, reader.era, &found, fresh);
+  *is_fresh = find_in_chunk(reader, address, &found, fresh);
   return found;
 }
 
