@@ -19,14 +19,6 @@ namespace {
 constexpr u32 depth_log2 = 10;
 constexpr const char* file_name = "file";
 
-template <class Work>
-DriveTime time_of(const Work& work) {
-  const double cpu_began = process_cpu_seconds();
-  const double began = now_seconds();
-  work();
-  return {now_seconds() - began, process_cpu_seconds() - cpu_began};
-}
-
 }  // namespace
 
 DrivePool::DrivePool(const DrivePoolOptions& options) {
@@ -57,8 +49,19 @@ void DrivePool::stop() {
 }
 
 DriveFile::DriveFile(server::PoolServer& server, u64 length_bytes)
-    : client_(frontend::open_local_session(server, length_bytes + BenchClient::control_bytes, depth_log2)),
+    : server_(server),
+      client_(frontend::open_local_session(server, length_bytes + BenchClient::control_bytes, depth_log2)),
       versions_(length_bytes / page_size) {}
+
+template <class Work>
+DriveTime DriveFile::time_of(const Work& work) {
+  const double cpu_began = process_cpu_seconds();
+  const double media_cpu_began = server_.media_cpu_seconds();
+  const double began = now_seconds();
+  work();
+  const double seconds = now_seconds() - began;
+  return {seconds, process_cpu_seconds() - cpu_began, server_.media_cpu_seconds() - media_cpu_began};
+}
 
 DriveTime DriveFile::write_whole(u64 step_bytes, u32 depth) {
   if (inode_ != 0) remove();

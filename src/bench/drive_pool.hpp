@@ -40,7 +40,8 @@ class DrivePool {
 
 struct DriveTime {
   double seconds = 0;
-  double cpu_seconds = 0;  // of the process
+  double cpu_seconds = 0;        // of the process
+  double media_cpu_seconds = 0;  // of the threads that serve the devices
 };
 
 // One file of a pool, whose content is a pattern, and memory for all its bytes. Commands move bytes between a place of
@@ -66,6 +67,10 @@ class DriveFile {
   void transfer_pages(wire::Opcode opcode, const std::vector<u32>& pages, u32 depth);
   void fsync();
 
+  template <class Work>
+  DriveTime time_of(const Work& work);
+
+  server::PoolServer& server_;
   BenchClient client_;
   u64 inode_ = 0;              // 0: there is none
   u64 newest_ = 0;             // pattern

@@ -31,6 +31,7 @@ struct Transfer {
   DriveLoad load;
   std::function<DriveTime()> run;  // by the pool
   std::vector<DriveRate> own = {};
+  std::vector<double> media_cpu_s_per_gb = {};  // of our threads that serve the medium
   std::vector<DriveRate> peer = {};
 };
 
@@ -53,6 +54,7 @@ void run_round(Transfer& transfer, const DrivePeer& peer, const std::string& pee
   const DriveTime time = transfer.run();
   const double gigabytes = static_cast<double>(transfer.load.total_bytes) / 1e9;
   transfer.own.push_back({gigabytes / time.seconds, time.cpu_seconds / gigabytes});
+  transfer.media_cpu_s_per_gb.push_back(time.media_cpu_seconds / gigabytes);
   if (!peer_is_first) transfer.peer.push_back(peer.run(peer_path, transfer.load));
 }
 
@@ -87,9 +89,11 @@ void add_rate_row(DrivesContext& context, const Media& media, const Transfer& tr
 void add_cpu_row(DrivesContext& context, const Media& media, const Transfer& transfer) {
   BenchRow row;
   row.name = fmt::format("drives-{}-{}-cpu", media.name, transfer.name);
-  row.what = fmt::format("CPU time of the process, {}, {}", transfer.what, media.what);
+  row.what = fmt::format("CPU time of the device threads, {}, {}", transfer.what, media.what);
   row.unit = "s/GB";
-  set_samples(row, values(transfer.own, &DriveRate::cpu_s_per_gb));
+  set_samples(row, transfer.media_cpu_s_per_gb);
+  row.limit = middle(values(transfer.own, &DriveRate::cpu_s_per_gb));
+  row.limit_what = "the whole process";
   row.requirement = Requirement::at_most;
   row.required = cpu_s_per_gb_max;
   context.result.rows.push_back(std::move(row));

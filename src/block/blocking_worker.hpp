@@ -8,13 +8,15 @@
 #include <mutex>
 #include <thread>
 
+#include "block/thread_times.hpp"
+
 namespace gpu4fs::block {
 
 class BlockingWorker {
  public:
   using Work = std::function<void()>;
 
-  BlockingWorker() = default;
+  explicit BlockingWorker(ThreadTimes& times) : times_(times) {}
   // Waits until all work is done.
   ~BlockingWorker() { finish(); }
   BlockingWorker(const BlockingWorker&) = delete;
@@ -39,6 +41,7 @@ class BlockingWorker {
 
  private:
   void run() {
+    const ThreadTimes::Scope time(times_);
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return is_stopping_ || !works_.empty(); });
@@ -51,6 +54,7 @@ class BlockingWorker {
     }
   }
 
+  ThreadTimes& times_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> works_;

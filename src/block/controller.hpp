@@ -33,6 +33,7 @@
 #include "block/io_statistics.hpp"
 #include "block/request_batch.hpp"
 #include "block/request_faults.hpp"
+#include "block/thread_times.hpp"
 #include "device/queue/io_queue_types.hpp"
 
 namespace gpu4fs::block {
@@ -75,6 +76,8 @@ class Controller {
   void set_medium(u32 device, const BlockMedium* medium);
 
   IoStatistics statistics() const { return counters_.snapshot(); }
+  // CPU time of all threads of the controller. Any thread.
+  double cpu_seconds() const { return thread_times_.seconds(); }
   // The first error of a device: what was tried where, and why it failed; "" if there was none. Any thread.
   std::string first_error(u32 device) const;
 
@@ -96,6 +99,7 @@ class Controller {
   void open_doorbells(u32 count);
   // Called first by the destructors of derived classes: the threads end when nothing is left to do.
   void begin_stop();
+  ThreadTimes& thread_times() { return thread_times_; }
   bool is_stopping() const { return is_stopping_.load(std::memory_order_acquire); }
 
   // Takes up to `count` requests into the batch, or into `background` if it exists and nobody waits for the request
@@ -137,6 +141,7 @@ class Controller {
   std::atomic<bool> has_reports_{false};
   u32 doorbell_count_ = 0;
   IoCounters counters_;
+  ThreadTimes thread_times_;
   mutable std::mutex error_mutex_;
   std::array<std::string, device_count_max> first_errors_;
 };

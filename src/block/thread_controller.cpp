@@ -59,6 +59,7 @@ bool ThreadController::has_work() const {
 }
 
 void ThreadController::run(u32 number) {
+  const ThreadTimes::Scope time(thread_times());
   for (RequestGroup group;;) {
     if (take_group(&group)) {
       // This thread is busy now. Another one takes the rest, or polls.

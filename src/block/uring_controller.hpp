@@ -25,7 +25,7 @@ class UringController final : public Controller {
   friend class UringWorker;
   void end_threads();
 
-  BlockingWorker blocking_;
+  BlockingWorker blocking_{thread_times()};
   std::vector<std::unique_ptr<UringWorker>> workers_;
 };
 

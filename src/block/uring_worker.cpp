@@ -41,6 +41,7 @@ UringWorker::UringWorker(UringController& controller, u32 number, std::vector<in
         started.set_exception(std::current_exception());
         return;
       }
+      const ThreadTimes::Scope time(controller_.thread_times());
       started.set_value();
       serve(*ring);
     });

@@ -2,9 +2,10 @@
 //
 // It takes requests, groups those that follow each other, and has up to `depth` operations in flight. Write-backs that
 // nobody waits for alone come in any order of single pages. While `background_depth` operations of them are in flight,
-// the others are collected, so that neighbours become one operation and the medium is busy all the same. It sleeps in one
-// call of the system for completions and for its doorbell, whose eventfd is read by an operation of the ring. With
-// `depth` operations in flight it takes no requests, so it does not announce that sleep.
+// the others are collected, so that neighbours become one operation and the medium is busy all the same.
+//
+// It sleeps in one call of the system for completions and for its doorbell, whose eventfd is read by an operation of
+// the ring. With `depth` operations in flight it takes no requests, so it does not announce that sleep.
 #pragma once
 
 #include <future>

@@ -34,13 +34,18 @@ GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
   return !is_announced(space) && failed_devices(space) == 0;
 }
 
-// A copy of a page of a space whose pages are apart, without an announcement: nullptr if it is in no frame. See
-// device::peek_frame() for what the caller may do with it.
-GPU4FS_FN inline const u8* peek_page(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+struct PeekedPage {
+  const u8* memory;  // nullptr: it is in no frame
+  bool is_frame;     // see device::peek_frame() for what the caller may do with it
+};
+
+// A copy of a page without an announcement, in a space without stacks and lost devices.
+GPU4FS_FN inline PeekedPage peek_page(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+  if (!pages_are_apart(space)) return {page_memory(space, location, copy), false};
   const DevicePlace place = page_place(space, location, copy);
   const device::Device& device = space.devices[place.device];
-  if (device.kind != device::DeviceKind::staged) return nullptr;
-  return device::peek_frame(device, place.offset / page_size);
+  if (device.kind != device::DeviceKind::staged) return {device::memory_at(device, place.offset, page_size), false};
+  return {device::peek_frame(device, place.offset / page_size), true};
 }
 
 // For `page_count` pages that are contiguous in memory, in one of their copies.

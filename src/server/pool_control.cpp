@@ -126,6 +126,7 @@ void add_io(JsonWriter& json, const session::DirectMedia& media) {
     json.end();
   }
   json.end();
+  json.add("io_cpu_us", static_cast<u64>(media.cpu_seconds() * 1e6));
 }
 
 void add_history(JsonWriter& json, const session::EngineHistory& history) {

@@ -82,6 +82,10 @@ class PoolServer final : private maintenance::PoolHost {
 
   // One line for the user: which engine runs, and why.
   [[nodiscard]] std::string engine_text() const;
+  // CPU time of the threads that serve devices which are not mapped; 0 if there are none.
+  [[nodiscard]] double media_cpu_seconds() const {
+    return mounted_.setup.direct != nullptr ? mounted_.setup.direct->cpu_seconds() : 0;
+  }
   [[nodiscard]] TraceTotals engine_trace() const { return mounted_.setup.host->trace(); }
   [[nodiscard]] bool uses_gpu() const { return mounted_.setup.gpu != nullptr; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return mounted_.pool.warnings; }

@@ -46,6 +46,8 @@ class DirectMedia {
   // What serves the queue: one line for people.
   std::string describe() const { return controller_->describe(); }
   block::IoStatistics statistics() const { return controller_->statistics(); }
+  // CPU time of the threads that serve the queue.
+  double cpu_seconds() const { return controller_->cpu_seconds(); }
   // Of a device: what failed first, or "".
   std::string first_error(u32 device) const { return controller_->first_error(device); }
 

@@ -175,8 +175,8 @@ TEST_P(ControllerTest, NeighboursAreMerged) {
   }
 }
 
-// One write-back is in flight, again and again. Those that come meanwhile, one at a time and in disorder, are collected;
-// reads are not.
+// One write-back is in flight, again and again. Those that come meanwhile, one at a time and in disorder, are
+// collected; reads are not.
 TEST(UringControllerTest, WriteBacksAreCollectedWhileTheMediumIsBusy) {
   const DiskFile file(page_count * page_size);
   RequestFaults faults;

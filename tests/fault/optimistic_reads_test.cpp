@@ -121,8 +121,8 @@ INSTANTIATE_TEST_SUITE_P(Levels, OptimisticReads,
                          [](const auto& parameter) { return std::string(parameter.param.profile); });
 
 INSTANTIATE_TEST_SUITE_P(Frames, OptimisticReads,
-                         ::testing::Values(Level{"single", 2, false, true}, Level{"raid1", 2, false, true},
-                                           Level{"raid5", 3, false, true}, Level{"raid6", 4, false, true, false}),
+                         ::testing::Values(Level{"single", 2, false, true}, Level{"raid1", 2, true, true},
+                                           Level{"raid5", 3, true, true}, Level{"raid6", 4, false, true, false}),
                          [](const auto& parameter) { return std::string(parameter.param.profile); });
 
 }  // namespace

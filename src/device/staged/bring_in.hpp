@@ -154,8 +154,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u8* staged_memory_at(const Device& device, u64 
 namespace gpu4fs::device {
 
 // The frame of the page if it is in one; null: it is not, or not yet. Nothing is pinned, so the frame may get another
-// page at any time. The caller loads it as memory that others change (base/racy_access.hpp), and believes no byte before
-// a checksum of this page matches. One lane.
+// page at any time. The caller loads it as memory that others change (base/racy_access.hpp), and believes no byte
+// before a checksum of this page matches. One lane.
 GPU4FS_FN GPU4FS_NOINLINE inline const u8* peek_frame(const Device& device, u64 page) {
   GPU4FS_CHECK(device.staged != nullptr);
   const cache::Cache& cache = device.staged->cache;

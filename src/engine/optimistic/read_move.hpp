@@ -124,7 +124,8 @@ GPU4FS_FN inline bool plan_long_read(const ReaderContext& reader, u32 rank, Read
          plan->lock == whole.plan.lock && plan->to - plan->from == end - begin;
 }
 
-// Moves the pages of the ranks in `set`, which nobody changes meanwhile. (Frames may get other pages.) False: one of them is damaged. Uniform.
+// Moves the pages of the ranks in `set`, which nobody changes meanwhile; a frame may get another page. False: one of
+// them is damaged. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool move_locked(Group g, const RootView& root, const ReadPlan& mine, u32 set) {
   // As numbers: a compiler took the emulated warp's copy of a pointer for what it points to.

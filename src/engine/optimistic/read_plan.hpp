@@ -117,10 +117,9 @@ struct FoundPage {
 // The page where it is, or nullptr. A page in a frame of the page cache may be replaced while it is read, so only its
 // checksum can show that it was this page.
 GPU4FS_FN inline const u8* memory_of_page(const ReaderContext& reader, const raid::PageLocation& location, u32 copy) {
-  const raid::LogicalSpace& space = reader.engine->fs.space;
-  if (!raid::pages_are_apart(space)) return raid::page_memory(space, location, copy);
-  if (GPU4FS_MUTANT(frame_believed, reader.views->root.data_checksums == 0, false)) return nullptr;
-  return raid::peek_page(space, location, copy);
+  const raid::PeekedPage page = raid::peek_page(reader.engine->fs.space, location, copy);
+  const bool is_provable = !page.is_frame || reader.views->root.data_checksums != 0;
+  return GPU4FS_MUTANT(frame_believed, is_provable, true) ? page.memory : nullptr;
 }
 
 // Finds a page in a chunk that is not remembered. If there is none, *found stays as it is. True: *view may be
