@@ -200,6 +200,8 @@
   X(cache_redirtied_line_cleaned, cache, "CacheSchedules.*", "Bytes that are stored during a write-back are lost.")   \
   X(cache_flush_not_waited_for, cache, "CacheSchedules.*", "A flush ends before its pages are written.")              \
   X(cache_flush_passes_failure, cache, "CacheFlush.*", "A flush ends although a page of it could not be written.")    \
+  X(dirty_set_cleared_after_look, cache, "CacheSchedules.*",                                                          \
+    "A line that becomes dirty while its set is searched is never found again.")                                      \
   X(nvme_list_not_chained, nvme, "DataPointers.*", "The last entry of a full page of a list is taken for a frame.")   \
   X(nvme_ring_overfilled, nvme, "QueueSchedules.*", "A command is put over one that is not finished.")                \
   X(nvme_tail_passes_unmarked, nvme, "QueueSchedules.*", "The controller is shown an entry that is not complete.")    \

@@ -92,18 +92,15 @@ GPU4FS_FN inline u32 completions_so_far(const StagedDevices& staged) {
 // Begins to write the lines of the device that are dirty at this time.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_dirty_lines(Group g, const StagedDevices& staged, u32 device) {
-  for (u32 from = 0;;) {
-    const cache::WriteBack taken = cache::take_dirty(g, staged.cache, device, from);
-    if (taken.line == cache::no_line) break;
-    on_leader(g, [&] {
-      if (GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
-        begin_line(staged, taken);
-      } else {
-        cache::finish_write_back(staged.cache, taken.line, true);
-      }
-    });
-    from = taken.line + 1;
-  }
+  cache::take_all_dirty(
+      g, staged.cache, [device](cache::LineWord word) { return word.key().device == device; },
+      [&](const cache::WriteBack& taken) {
+        if (GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
+          begin_line(staged, taken);
+        } else {
+          cache::finish_write_back(staged.cache, taken.line, true);
+        }
+      });
   if (staged.queue != nullptr) on_leader(g, [&] { ring_detached(staged); });
 }
 
