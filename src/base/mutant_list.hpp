@@ -238,6 +238,9 @@
   X(run_write_not_ended, raid, "PagesApart.AreVerifiedInPlace",                                                       \
     "A device is not told that a page of a run has been written.")                                                    \
   X(detached_error_lost, device, "DetachedIo.*", "An error of a page that is written behind is in no flush.")         \
+  X(detached_flush_error_lost, device, "DetachedIo.*", "A device that could not be flushed counts as flushed.")       \
+  X(next_report_not_told, device, "DetachedIo.*",                                                                     \
+    "Who waits for a transfer that others have begun is never restarted.")                                            \
   X(detached_generation_kept, device, "DetachedIo.*", "A transfer is ended because an earlier one has completed.")    \
   X(detached_owner_not_told, device, "DetachedIo.*", "A command is not restarted when its pages have been loaded.")   \
   X(failed_load_kept, device, "DetachedIo.*", "A page that could not be loaded looks as if it was.")                  \

@@ -119,8 +119,8 @@ GPU4FS_FN WriteBack take_dirty_if(Group g, const Cache& cache, u32 from, IsMeant
   return {no_line, {}};
 }
 
-// Begins to write back all dirty lines whose words is_meant(word) accepts, and calls visit(write_back) for each, on some
-// rank. Lines that others write are passed over. Collective. Lines that become dirty meanwhile may be among them.
+// Begins to write back all dirty lines whose words is_meant(word) accepts, and calls visit(write_back) for each, on
+// some rank. Lines that others write are passed over. Collective. Lines that become dirty meanwhile may be among them.
 template <class Group, class IsMeant, class Visit>
 GPU4FS_FN void take_all_dirty(Group g, const Cache& cache, IsMeant&& is_meant, Visit&& visit) {
   for (u32 set = next_dirty_set(g, cache, 0); set != no_set; set = next_dirty_set(g, cache, set + 1)) {

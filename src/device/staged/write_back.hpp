@@ -1,7 +1,10 @@
 // Dirty frames of staged devices and their way to the medium.
 //
-// A flush has many write-backs in flight, of media that are reached through an I/O queue (staged/detached_io.hpp).
-// Errors are those of staged/late_errors.hpp. Frames of a device that has failed are not written.
+// A flush of frames concerns several devices at once. Whoever runs it asks frames_are_written(), begins write-backs of
+// dirty lines (begin_flushed_line()), and waits until some have ended. Then he asks again: a line may become dirty for
+// this flush after the search has passed it, and others may be writing lines. So nobody has to wait in a lane. Many
+// write-backs are in flight, of media that are reached through an I/O queue (staged/detached_io.hpp). Errors are those
+// of staged/late_errors.hpp. Frames of a device that has failed are not written.
 #pragma once
 
 #include "base/access.hpp"
@@ -42,16 +45,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, co
   cache::finish_write_back(staged.cache, taken.line, true);
 }
 
-// The same, without waiting for the medium if there is room.
-GPU4FS_FN GPU4FS_NOINLINE inline void begin_line(const StagedDevices& staged, const cache::WriteBack& taken) {
-  const Device& device = staged.devices[taken.key.device];
-  if (!has_failed(device) && !has_mapping(device) &&
-      detach(staged, device, taken.key, taken.line, IoOperation::write, no_io_owner)) {
-    return;
-  }
-  write_line(staged, taken);
-}
-
 // Ends transfers of the device's pages [first_page, first_page + page_count) whose requests have completed. True: none
 // is in flight, except those that began meanwhile. Collective.
 template <class Group>
@@ -89,47 +82,106 @@ GPU4FS_FN inline u32 completions_so_far(const StagedDevices& staged) {
   return 0;
 }
 
-// Begins to write the lines of the device that are dirty at this time.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void write_dirty_lines(Group g, const StagedDevices& staged, u32 device) {
-  cache::take_all_dirty(
-      g, staged.cache, [device](cache::LineWord word) { return word.key().device == device; },
-      [&](const cache::WriteBack& taken) {
-        if (GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
-          begin_line(staged, taken);
-        } else {
-          cache::finish_write_back(staged.cache, taken.line, true);
-        }
-      });
-  if (staged.queue != nullptr) on_leader(g, [&] { ring_detached(staged); });
-}
-
 }  // namespace detail
 
-// Writes what was stored into frames of the device before this call. Collective. Status: that of the first write-back
-// that failed, of any time (above).
+// A flush of frames. Plain data; whoever runs it keeps it. Zeroed memory is one of no device.
+struct FrameFlush {
+  u64 devices;                   // those whose frames may not be written yet, one bit each
+  u64 numbered;                  // of them, those with a number
+  u8 numbers[device_count_max];  // of their flushes in the table, the lowest bytes
+};
+
+// A flush of what was stored into frames of the devices of the mask before this call. Devices without dirty frames cost
+// no search. One rank.
+GPU4FS_FN GPU4FS_NOINLINE inline void begin_frame_flush(const StagedDevices& staged, u64 devices, FrameFlush* flush) {
+  flush->devices = 0;
+  flush->numbered = 0;
+  for (u64 left = devices; left != 0; left &= left - 1) {
+    const u32 d = static_cast<u32>(count_trailing_zeros(left));
+    if (cache::dirty_line_count(staged.cache, d) != 0) flush->devices |= u64{1} << d;
+  }
+}
+
+// Whether everything is written; what was done before is visible then. One rank.
+GPU4FS_FN GPU4FS_NOINLINE inline bool frames_are_written(const StagedDevices& staged, FrameFlush* flush) {
+  for (u64 left = flush->devices; left != 0; left &= left - 1) {
+    const u32 d = static_cast<u32>(count_trailing_zeros(left));
+    const u64 bit = u64{1} << d;
+    if ((flush->numbered & bit) == 0) {
+      const u64 number = cache::begin_flush(staged.cache, d);
+      // The flush before has not ended.
+      if (number == 0) continue;
+      flush->numbers[d] = static_cast<u8>(number);
+      flush->numbered |= bit;
+    }
+    if (cache::has_flushed_byte(staged.cache, d, flush->numbers[d])) flush->devices &= ~bit;
+  }
+  return flush->devices == 0;
+}
+
+enum class LineProgress : u32 {
+  written,    // or there is nobody to write it to
+  in_flight,  // `owner` is told
+  no_room,    // it is dirty again; requests in flight have to end before
+};
+
+// For a line that the caller has begun to write back. One lane. Whoever has begun some calls ring_detached().
+GPU4FS_FN GPU4FS_NOINLINE inline LineProgress begin_flushed_line(const StagedDevices& staged,
+                                                                 const cache::WriteBack& taken, u32 owner) {
+  const Device& device = staged.devices[taken.key.device];
+  if (!GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
+    cache::finish_write_back(staged.cache, taken.line, true);
+    return LineProgress::written;
+  }
+  if (has_failed(device) || detail::has_mapping(device)) {
+    detail::write_line(staged, taken);
+    return LineProgress::written;
+  }
+  if (detail::detach(staged, device, taken.key, taken.line, IoOperation::write, owner)) return LineProgress::in_flight;
+  cache::finish_write_back(staged.cache, taken.line, false);
+  return LineProgress::no_room;
+}
+
+// Begins to write the dirty lines of the devices of the mask, while there is room. begin(write_back) calls
+// begin_flushed_line(), on some rank, and returns its answer. Collective.
+template <class Group, class Begin>
+GPU4FS_FN void begin_dirty_lines(Group g, const StagedDevices& staged, u64 devices, Begin&& begin) {
+  bool is_full = false;
+  cache::take_all_dirty(
+      g, staged.cache, [&](cache::LineWord word) { return !is_full && (devices >> word.key().device & 1) != 0; },
+      [&](const cache::WriteBack& taken) { is_full |= begin(taken) == LineProgress::no_room; });
+}
+
+// Writes what was stored into frames of the devices of the mask before this call, and waits. Collective.
+// tell(owner): as for take_completions(), which this calls.
+template <class Group, class Tell>
+GPU4FS_FN GPU4FS_NOINLINE void write_back_devices(Group g, const StagedDevices& staged, u64 devices, Tell&& tell) {
+  FrameFlush flush;
+  on_leader(g, [&] { begin_frame_flush(staged, devices, &flush); });
+  for (;;) {
+    const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
+    if (on_leader(g, [&] { return frames_are_written(staged, &flush); })) return;
+    const u64 left = on_leader(g, [&] { return flush.devices; });
+    u32 begun = 0;
+    u32 written = 0;
+    begin_dirty_lines(g, staged, left, [&](const cache::WriteBack& taken) {
+      const LineProgress progress = begin_flushed_line(staged, taken, no_io_owner);
+      begun += progress == LineProgress::in_flight ? 1 : 0;
+      written += progress == LineProgress::written ? 1 : 0;
+      return progress;
+    });
+    if (g.any(begun != 0)) on_leader(g, [&] { ring_detached(staged); });
+    if (g.any(written != 0)) continue;
+    if (staged.queue != nullptr && take_completions(g, staged, tell) != 0) continue;
+    on_leader(g, [&] { detail::await_some(staged, seen); });
+  }
+}
+
+// The same for one device, in a program without commands: no request in flight has an owner. Status: that of the first
+// write-back that failed, of any time (above).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& staged, u32 device) {
-  const auto write_until = [&](auto&& is_done) {
-    for (;;) {
-      const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
-      if (on_leader(g, is_done)) return;
-      detail::write_dirty_lines(g, staged, device);
-      if (detail::end_transfers(g, staged, device, 0, device_page_max)) continue;
-      on_leader(g, [&] { detail::await_some(staged, seen); });
-    }
-  };
-  // A device without dirty frames costs no search.
-  if (on_leader(g, [&] { return cache::dirty_line_count(staged.cache, device) == 0; })) {
-    return on_leader(g, [&] { return write_error_of(staged, device); });
-  }
-  // A flush waits for the end of the one before, and then for its own lines.
-  u64 number = 0;
-  write_until([&] {
-    number = cache::begin_flush(staged.cache, device);
-    return number != 0;
-  });
-  write_until([&] { return cache::has_flushed(staged.cache, device, number); });
+  write_back_devices(g, staged, u64{1} << device, [](u32) { GPU4FS_UNREACHABLE("nobody has an owner told"); });
   return on_leader(g, [&] { return write_error_of(staged, device); });
 }
 
