@@ -70,16 +70,25 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool server_has_to_flush(const raid::LogicalSpa
   return false;
 }
 
-// Begins the flushes that are left. Collective. ok: all have ended. waits_for_io, again: as continue_flush().
+// Whether this thread may wait for a medium in its step: another one is left for the other commands.
+GPU4FS_FN inline bool may_block(const Engine& engine, const device::StagedDevices& staged) {
+  if (!device::carries_out_here(*staged.queue) || staged.holder_max < 2) return false;
+  // Threads of sessions work besides the engine's own.
+  return engine.config.worker_count > 1 || device::this_worker() >= engine.config.worker_count;
+}
+
+// Begins the flushes that are left. Collective. ok: all have ended. waits_for_io, again: as continue_flush(). One of
+// them is carried out by the caller himself if he may block: he would only wait for a thread that does it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status flush_media(Group g, Engine& engine, CommandState& c, DeviceFlush& flush) {
   const raid::LogicalSpace& space = engine.fs.space;
   const u64 left = on_leader(g, [&] { return flush.left; });
   if (left == 0) return Status::ok;
+  const u64 own = on_leader(g, [&] { return may_block(engine, *space.staged) ? left & (~left + 1) : 0; });
   begin_io(g, c);
   u64 begun = 0;
   for (u32 d = g.rank(); d < device_count_max; d += Group::size()) {
-    if ((left >> d & 1) == 0) continue;
+    if (((left & ~own) >> d & 1) == 0) continue;
     count_io(c);
     if (device::begin_detached_flush(space.devices[d], c.index)) {
       begun |= u64{1} << d;
@@ -88,10 +97,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status flush_media(Group g, Engine& engine, CommandSta
     }
   }
   const u64 all_begun = g.reduce(begun, [](u64 a, u64 b) { return a | b; });
-  on_leader(g, [&] { flush.left &= ~all_begun; });
-  const Status status = await_io(g, engine, c, begun != 0);
+  on_leader(g, [&] {
+    flush.left &= ~(all_begun | own);
+    if (all_begun != 0) device::ring_detached(*space.staged);
+    if (own != 0) device::flush_here(space.devices[count_trailing_zeros(own)]);
+  });
+  const Status status = await_io(g, engine, c, false);
   if (status != Status::ok) return status;
-  return all_begun == left ? Status::ok : Status::again;
+  return (all_begun | own) == left ? Status::ok : Status::again;
 }
 
 // After the frames are written.

@@ -54,17 +54,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status continue_frame_flush(Group g, Engine& engine, C
     }
     begin_io(g, c);
     const u64 devices = on_leader(g, [&] { return flush->devices; });
-    bool has_begun = false;
-    bool has_written = false;
-    device::begin_dirty_lines(g, staged, devices, [&](const cache::WriteBack& taken) {
-      count_io(c);
-      const device::LineProgress progress = device::begin_flushed_line(staged, taken, c.index);
-      if (progress != device::LineProgress::in_flight) drop_io(c);
-      has_begun |= progress == device::LineProgress::in_flight;
-      has_written |= progress == device::LineProgress::written;
-      return progress;
+    const device::BegunLines begun = device::begin_dirty_lines(g, staged, devices, c.index, [&](int change) {
+      if (change > 0) count_io(c);
+      if (change < 0) drop_io(c);
     });
-    const bool goes_on = g.any(has_begun || has_written);
+    const bool goes_on = g.any(begun.in_flight != 0 || begun.written != 0);
     // What is left is being written by others.
     const bool is_told = on_leader(g, [&] {
       if (goes_on) return false;
@@ -73,7 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status continue_frame_flush(Group g, Engine& engine, C
       drop_io(c);
       return false;
     });
-    const Status status = await_io(g, engine, c, has_begun);
+    const Status status = await_io(g, engine, c, false);
     if (status != Status::ok) return status;
     if (!goes_on && !is_told) return Status::again;
   }

@@ -36,6 +36,10 @@ GPU4FS_FN constexpr u64 link_of(u32 slot, u32 generation) {
   return u64{generation} << 32 | (u64{slot} + 1);
 }
 
+GPU4FS_FN inline void note_flush_status(const StagedDevices& staged, u32 device, Status status) {
+  if (GPU4FS_MUTANT(detached_flush_error_lost, status != Status::ok, false)) note_write_error(staged, device, status);
+}
+
 // The caller publishes a request in it. no_io_slot: there is none, or there are `count_max` requests already.
 GPU4FS_FN inline u32 take_detached_slot(const StagedDevices& staged, u32 count_max) {
   u32* const count = &staged.detached_state->count;
@@ -156,6 +160,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool begin_detached_flush(const Device& device,
   return true;
 }
 
+// The same in the calling thread, which waits. Only if carries_out_here(). One lane.
+GPU4FS_FN GPU4FS_NOINLINE inline void flush_here(const Device& device) {
+  GPU4FS_CHECK(is_flushed_by_queue(device));
+  const StagedDevices& staged = *device.staged;
+  u32* const flushes = &staged.detached_state->flushes[device.index];
+  fetch_add<Order::relaxed, Scope::engine>(flushes, 1u);
+  const Status status = carry_out_here(*staged.queue, {IoOperation::flush, device.index, 0, 0, 0, nullptr});
+  detail::note_flush_status(staged, device.index, status);
+  fetch_sub<Order::release, Scope::engine>(flushes, 1u);
+}
+
 // Whether the medium of the device is being flushed, so that an error may follow.
 GPU4FS_FN inline bool is_flush_in_flight(const StagedDevices& staged, u32 device) {
   GPU4FS_CHECK_LT(device, device_count_max);
@@ -216,9 +231,7 @@ GPU4FS_FN inline void end_detached(const StagedDevices& staged, u32 slot) {
   if (request.is_flush == 0) {
     return end_transfer(staged, request.line, link_of(slot, request.generation), progress.status);
   }
-  if (GPU4FS_MUTANT(detached_flush_error_lost, progress.status != Status::ok, false)) {
-    note_write_error(staged, request.line, progress.status);
-  }
+  note_flush_status(staged, request.line, progress.status);
   fetch_sub<Order::release, Scope::engine>(&staged.detached_state->flushes[request.line], 1u);
 }
 

@@ -125,7 +125,7 @@ enum class LineProgress : u32 {
   no_room,    // it is dirty again; requests in flight have to end before
 };
 
-// For a line that the caller has begun to write back. One lane. Whoever has begun some calls ring_detached().
+// For a line that the caller has begun to write back. One lane. ring_detached() follows.
 GPU4FS_FN GPU4FS_NOINLINE inline LineProgress begin_flushed_line(const StagedDevices& staged,
                                                                  const cache::WriteBack& taken, u32 owner) {
   const Device& device = staged.devices[taken.key.device];
@@ -142,14 +142,43 @@ GPU4FS_FN GPU4FS_NOINLINE inline LineProgress begin_flushed_line(const StagedDev
   return LineProgress::no_room;
 }
 
-// Begins to write the dirty lines of the devices of the mask, while there is room. begin(write_back) calls
-// begin_flushed_line(), on some rank, and returns its answer. Collective.
-template <class Group, class Begin>
-GPU4FS_FN void begin_dirty_lines(Group g, const StagedDevices& staged, u64 devices, Begin&& begin) {
+// What a rank has begun.
+struct BegunLines {
+  u32 in_flight;
+  u32 written;
+};
+
+// Begins to write the dirty lines of the devices of the mask, while there is room. `owner`: as for
+// begin_flushed_line(). count(1) is called before a request can end, and count(-1) if it was not begun after all.
+// Collective. The last line is written by the caller itself if he would only wait for a thread that does it.
+template <class Group, class Count>
+GPU4FS_FN GPU4FS_NOINLINE BegunLines begin_dirty_lines(Group g, const StagedDevices& staged, u64 devices, u32 owner,
+                                                       Count&& count) {
+  BegunLines begun{0, 0};
   bool is_full = false;
+  cache::WriteBack last{cache::no_line, {}};
+  const auto begin = [&](const cache::WriteBack& taken) {
+    count(1);
+    const LineProgress progress = begin_flushed_line(staged, taken, owner);
+    if (progress != LineProgress::in_flight) count(-1);
+    begun.in_flight += progress == LineProgress::in_flight ? 1 : 0;
+    begun.written += progress == LineProgress::written ? 1 : 0;
+    is_full |= progress == LineProgress::no_room;
+  };
+  const bool holds_back = Group::size() == 1 && staged.queue != nullptr && carries_out_here(*staged.queue);
   cache::take_all_dirty(
       g, staged.cache, [&](cache::LineWord word) { return !is_full && (devices >> word.key().device & 1) != 0; },
-      [&](const cache::WriteBack& taken) { is_full |= begin(taken) == LineProgress::no_room; });
+      [&](const cache::WriteBack& taken) {
+        if (!holds_back) return begin(taken);
+        if (last.line != cache::no_line) begin(last);
+        last = taken;
+      });
+  if (g.any(begun.in_flight != 0)) on_leader(g, [&] { ring_detached(staged); });
+  if (last.line != cache::no_line) {
+    detail::write_line(staged, last);
+    ++begun.written;
+  }
+  return begun;
 }
 
 // Writes what was stored into frames of the devices of the mask before this call, and waits. Collective.
@@ -162,16 +191,8 @@ GPU4FS_FN GPU4FS_NOINLINE void write_back_devices(Group g, const StagedDevices& 
     const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
     if (on_leader(g, [&] { return frames_are_written(staged, &flush); })) return;
     const u64 left = on_leader(g, [&] { return flush.devices; });
-    u32 begun = 0;
-    u32 written = 0;
-    begin_dirty_lines(g, staged, left, [&](const cache::WriteBack& taken) {
-      const LineProgress progress = begin_flushed_line(staged, taken, no_io_owner);
-      begun += progress == LineProgress::in_flight ? 1 : 0;
-      written += progress == LineProgress::written ? 1 : 0;
-      return progress;
-    });
-    if (g.any(begun != 0)) on_leader(g, [&] { ring_detached(staged); });
-    if (g.any(written != 0)) continue;
+    const BegunLines begun = begin_dirty_lines(g, staged, left, no_io_owner, [](int) {});
+    if (g.any(begun.written != 0)) continue;
     if (staged.queue != nullptr && take_completions(g, staged, tell) != 0) continue;
     on_leader(g, [&] { detail::await_some(staged, seen); });
   }
