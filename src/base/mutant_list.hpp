@@ -202,6 +202,8 @@
   X(cache_redirtied_line_cleaned, cache, "CacheSchedules.*", "Bytes that are stored during a write-back are lost.")   \
   X(cache_flush_not_waited_for, cache, "CacheSchedules.*", "A flush ends before its pages are written.")              \
   X(cache_flush_passes_failure, cache, "CacheFlush.*", "A flush ends although a page of it could not be written.")    \
+  X(dirty_set_cleared_after_look, cache, "CacheSchedules.*",                                                          \
+    "A line that becomes dirty while its set is searched is never found again.")                                      \
   X(nvme_list_not_chained, nvme, "DataPointers.*", "The last entry of a full page of a list is taken for a frame.")   \
   X(nvme_ring_overfilled, nvme, "QueueSchedules.*", "A command is put over one that is not finished.")                \
   X(nvme_tail_passes_unmarked, nvme, "QueueSchedules.*", "The controller is shown an entry that is not complete.")    \
@@ -238,6 +240,9 @@
   X(run_write_not_ended, raid, "PagesApart.AreVerifiedInPlace",                                                       \
     "A device is not told that a page of a run has been written.")                                                    \
   X(detached_error_lost, device, "DetachedIo.*", "An error of a page that is written behind is in no flush.")         \
+  X(detached_flush_error_lost, device, "DetachedIo.*", "A device that could not be flushed counts as flushed.")       \
+  X(next_report_not_told, device, "DetachedIo.*",                                                                     \
+    "Who waits for a transfer that others have begun is never restarted.")                                            \
   X(detached_generation_kept, device, "DetachedIo.*", "A transfer is ended because an earlier one has completed.")    \
   X(media_waiters_not_woken, engine, "MediaQueue.*", "A write waits for ever after the media were busy.")              \
   X(detached_owner_not_told, device, "DetachedIo.*", "A command is not restarted when its pages have been loaded.")   \

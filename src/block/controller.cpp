@@ -128,13 +128,35 @@ Status Controller::unusable(const IoRequest& request) const {
   return Status::ok;
 }
 
-void Controller::finish(const RequestGroup& group, int error) {
+Status Controller::account(const RequestGroup& group, u64 request_count, int error) {
   if (error != 0) note_error(group, error);
-  const Status status = error != error_of_end
-                            ? status_of_error(group.operation, error)
-                            : GPU4FS_MUTANT(end_of_medium_is_no_error, Status::medium_error, Status::ok);
-  counters_.add(group.operation, group.slots.size(), group.length, error != 0);
+  counters_.add(group.operation, request_count, group.length, error != 0);
+  if (error != error_of_end) return status_of_error(group.operation, error);
+  return GPU4FS_MUTANT(end_of_medium_is_no_error, Status::medium_error, Status::ok);
+}
+
+void Controller::finish(const RequestGroup& group, int error) {
+  const Status status = account(group, group.slots.size(), error);
   for (const u32 slot : group.slots) complete(slot, status);
+}
+
+Status Controller::carry_out_now(const IoRequest& request) {
+  GPU4FS_CHECK(carries_out_now());
+  const Status status = unusable(request);
+  if (status != Status::ok) {
+    counters_.add(request.operation, 1, 0, true);
+    return status;
+  }
+  // Its vectors keep their memory.
+  static thread_local RequestGroup group;
+  group.operation = request.operation;
+  group.device = request.device;
+  group.offset = request.offset;
+  group.length = request.length;
+  group.parts.clear();
+  if (device::moves_bytes(request.operation)) group.parts.push_back({request.memory, request.length});
+  const int error = carry_out(&group);
+  return account(group, 1, error);
 }
 
 bool Controller::is_tried_apart(const RequestGroup& group, int error) {

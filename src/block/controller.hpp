@@ -72,6 +72,12 @@ class Controller {
   // What serves the queue and why, for people: one line.
   virtual std::string describe() const = 0;
 
+  // Whether requests may pass the queue. Not with faults, which are of requests in slots.
+  bool carries_out_now() const { return options_.faults == nullptr; }
+  // Carries out a request that is in no slot, in the calling thread. Returns the status that its completion would have.
+  // Any thread.
+  Status carry_out_now(const device::IoRequest& request);
+
   // Null: none; its requests fail. No request for the device is in flight. Any thread.
   void set_medium(u32 device, const BlockMedium* medium);
 
@@ -126,6 +132,8 @@ class Controller {
 
  private:
   Status unusable(const device::IoRequest& request) const;
+  // Counts `request_count` requests that were carried out together, and notes their error. Returns their status.
+  Status account(const RequestGroup& group, u64 request_count, int error);
   void take_one(RequestBatch* batch, RequestBatch* background, u32 slot, bool is_released);
   void complete(u32 slot, Status status);
   // Returns as for finish().

@@ -6,8 +6,13 @@
 #include "base/host/engine_allocator.hpp"
 #include "base/limits.hpp"
 #include "cache/cache_types.hpp"
+#include "cache/dirty_sets.hpp"
 
 namespace gpu4fs::cache {
+
+constexpr u64 dirty_set_bytes(u32 set_count) {
+  return align_up(u64{dirty_word_count(set_count)} * sizeof(u64), cache_line);
+}
 
 // Bytes of the table for this number of frames, a multiple of set_size. The frames themselves are not included.
 inline u64 table_bytes(u32 frame_count, u32 set_size = set_line_max) {
@@ -17,7 +22,7 @@ inline u64 table_bytes(u32 frame_count, u32 set_size = set_line_max) {
   GPU4FS_CHECK_EQ(frame_count % set_size, 0u);
   const u64 lines = align_up(u64{frame_count} * sizeof(Line), cache_line);
   const u64 sets = align_up(u64{frame_count / set_size} * sizeof(CacheSet), cache_line);
-  return lines + sets + device_count_max * sizeof(DirtyCount);
+  return dirty_set_bytes(frame_count / set_size) + lines + sets + device_count_max * sizeof(DirtyCount);
 }
 
 // An empty table in `memory`: table_bytes() of engine memory, zeroed, at a multiple of cache_line. `frames` are pages.
@@ -28,8 +33,10 @@ inline Cache place_cache(void* memory, void* frames, u32 frame_count, u32 set_si
   GPU4FS_CHECK(is_aligned(frames, page_size));
   u8* const begin = static_cast<u8*>(memory);
   Cache cache{};
-  cache.lines = reinterpret_cast<Line*>(begin);
-  cache.sets = reinterpret_cast<CacheSet*>(begin + align_up(u64{frame_count} * sizeof(Line), cache_line));
+  u8* const lines = begin + dirty_set_bytes(frame_count / set_size);
+  cache.dirty_sets = reinterpret_cast<u64*>(begin);
+  cache.lines = reinterpret_cast<Line*>(lines);
+  cache.sets = reinterpret_cast<CacheSet*>(lines + align_up(u64{frame_count} * sizeof(Line), cache_line));
   cache.dirty_counts = reinterpret_cast<DirtyCount*>(begin + bytes - device_count_max * sizeof(DirtyCount));
   cache.frames = static_cast<u8*>(frames);
   cache.set_count = frame_count / set_size;

@@ -65,6 +65,7 @@ struct alignas(32) DirtyCount {
 struct Cache {
   Line* lines;
   CacheSet* sets;
+  u64* dirty_sets;           // atomic, one bit for each set (cache/dirty_sets.hpp)
   DirtyCount* dirty_counts;  // device_count_max
   u8* frames;
   u32 set_count;
@@ -74,7 +75,8 @@ struct Cache {
 };
 
 static_assert(sizeof(Line) == 16 && sizeof(CacheSet) == 64 && sizeof(DirtyCount) == 32);
-static_assert(sizeof(Line) + sizeof(CacheSet) / set_line_max <= 32, "metadata of a frame");
+// A bit of dirty_sets is less than a byte of each frame.
+static_assert(sizeof(Line) + sizeof(CacheSet) / set_line_max + 1 <= 32, "metadata of a frame");
 static_assert(std::is_trivially_copyable_v<Cache>);
 
 GPU4FS_FN inline Line& line_at(const Cache& cache, u32 line) {

@@ -26,6 +26,14 @@ GPU4FS_FN inline bool has_flushed(const Cache& cache, u32 device, u64 number) {
   return number < newest || GPU4FS_MUTANT(cache_flush_not_waited_for, !older_uses_run(lines), true);
 }
 
+// The same for the lowest byte of the number of a flush. If 256 flushes have begun since, this may be false until a
+// later one has ended.
+GPU4FS_FN inline bool has_flushed_byte(const Cache& cache, u32 device, u8 number) {
+  const u64 newest = load<Order::acquire, Scope::engine>(&dirty_lines(cache, device).phase_count);
+  const u64 distance = static_cast<u8>(static_cast<u8>(newest) - number);
+  return has_flushed(cache, device, newest - distance);
+}
+
 // About how many lines of the device are dirty or being written. A line in both states counts twice. 0: what was stored
 // before this call is written, and what was done before is visible.
 GPU4FS_FN inline u64 dirty_line_count(const Cache& cache, u32 device) {

@@ -7,6 +7,7 @@
 
 #include "base/group.hpp"
 #include "base/mutant.hpp"
+#include "cache/dirty_sets.hpp"
 #include "cache/eviction.hpp"
 #include "cache/flush_count.hpp"
 #include "cache/line_state.hpp"
@@ -30,7 +31,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_dirty(const Cache& cache, u32 line_in
     // Also if nothing changes: the write-back has to acquire these stores.
   } while (!detail::replace<Order::release>(
       line, seen, desired.without_bits(GPU4FS_MUTANT(cache_verified_kept, verified_bit, u64{0}))));
-  if (seen.is_dirty() && counter != not_counted) end_use(lines, counter);
+  if (!seen.is_dirty()) return note_dirty_line(cache, line_index);
+  if (counter != not_counted) end_use(lines, counter);
 }
 
 // The bytes of the frame match the page's checksum. By a holder of a pin; nobody may store into the frame meanwhile.
@@ -84,29 +86,63 @@ GPU4FS_FN inline void finish_write_back(const Cache& cache, u32 line, bool ok) {
         dirty_content(GPU4FS_MUTANT(cache_flush_passes_failure, word.writing_parity(), word.dirty_parity())));
   });
   PhaseUsers& lines = dirty_lines(cache, before.key().device);
-  if (ok) {
-    end_use(lines, before.writing_parity());
-  } else if (before.is_dirty()) {
-    // One line, one count: the older one stays.
-    end_use(lines, before.dirty_parity());
-  }
+  if (ok) return end_use(lines, before.writing_parity());
+  note_dirty_line(cache, line);
+  // One line, one count: the older one stays.
+  if (before.is_dirty()) end_use(lines, before.dirty_parity());
 }
 
-// Begins to write back the first dirty line from line `from` on whose word is_meant(word) accepts, for write-behind and
-// flushes. Collective. Goes on behind the answered line. Lines that others write are passed over.
+// Begins to write back the first dirty line from line `from` on whose word is_meant(word) accepts. Collective. Goes on
+// behind the answered line. Lines that others write are passed over.
 template <class Group, class IsMeant>
 GPU4FS_FN WriteBack take_dirty_if(Group g, const Cache& cache, u32 from, IsMeant&& is_meant) {
-  for (u32 first = from; first < cache.line_count; first += Group::size()) {
-    const u32 own = first + g.rank();
-    const LineWord word = own < cache.line_count ? peek(cache.lines[own]) : LineWord{0};
-    u32 votes = g.ballot(word.is_dirty() && !word.is_writing() && is_meant(word));
-    for (; votes != 0; votes &= votes - 1) {
-      const u32 line = first + count_trailing_zeros(votes);
-      const WriteBack taken = on_leader(g, [&] { return detail::try_write_back(cache, line, is_meant); });
-      if (taken.line != no_line) return taken;
+  for (u32 set = next_dirty_set(g, cache, from / cache.set_size); set != no_set;
+       set = next_dirty_set(g, cache, set + 1)) {
+    const u32 first = set * cache.set_size;
+    WriteBack taken{no_line, {}};
+    bool is_left = false;
+    on_leader(g, [&] { begin_set_scan(cache, set); });
+    for (u32 i = 0; i < cache.set_size; i += Group::size()) {
+      const u32 own = first + i + g.rank();
+      const bool exists = i + g.rank() < cache.set_size;
+      const LineWord word = exists ? peek(cache.lines[own]) : LineWord{0};
+      u32 votes = g.ballot(own >= from && word.is_dirty() && !word.is_writing() && is_meant(word));
+      for (; votes != 0 && taken.line == no_line; votes &= votes - 1) {
+        const u32 line = first + i + count_trailing_zeros(votes);
+        taken = on_leader(g, [&] { return detail::try_write_back(cache, line, is_meant); });
+      }
+      is_left |= g.any(exists && peek(cache.lines[own]).is_dirty());
     }
+    on_leader(g, [&] { end_set_scan(cache, set, is_left); });
+    if (taken.line != no_line) return taken;
   }
   return {no_line, {}};
+}
+
+// Begins to write back all dirty lines whose words is_meant(word) accepts, and calls visit(write_back) for each, on
+// some rank. The calls are collective: a rank without a line has no_line. Lines that others write are passed over.
+// Collective. Lines that become dirty meanwhile may be among them.
+template <class Group, class IsMeant, class Visit>
+GPU4FS_FN void take_all_dirty(Group g, const Cache& cache, IsMeant&& is_meant, Visit&& visit) {
+  for (u32 set = next_dirty_set(g, cache, 0); set != no_set; set = next_dirty_set(g, cache, set + 1)) {
+    const u32 first = set * cache.set_size;
+    u32 taken = 0;
+    bool is_left = false;
+    on_leader(g, [&] { begin_set_scan(cache, set); });
+    for (u32 i = g.rank(); i < cache.set_size; i += Group::size()) {
+      const Line& line = cache.lines[first + i];
+      if (!peek(line).is_dirty()) continue;
+      if (detail::try_write_back(cache, first + i, is_meant).line != no_line) taken |= 1u << i;
+      is_left |= peek(line).is_dirty();
+    }
+    is_left = g.any(is_left);
+    // The bit is right again before anybody waits.
+    on_leader(g, [&] { end_set_scan(cache, set, is_left); });
+    for (; g.any(taken != 0); taken &= taken - 1) {
+      const u32 line = first + count_trailing_zeros(u64{taken});
+      visit(taken != 0 ? WriteBack{line, peek(cache.lines[line]).key()} : WriteBack{no_line, {}});
+    }
+  }
 }
 
 // The same for the lines of a device.

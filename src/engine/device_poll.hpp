@@ -22,6 +22,11 @@ GPU4FS_FN inline bool end_io(CommandState& c) {
   return before == 1;
 }
 
+GPU4FS_FN inline void tell_command(Engine& engine, u32 index) {
+  GPU4FS_CHECK_LT(index, engine.config.command_count);
+  if (end_io(engine.commands[index])) wake_command(engine, index);
+}
+
 }  // namespace detail
 
 // Restarts the commands that wait for the media, unless these are busy. After completions were taken. Leader.
@@ -81,40 +86,57 @@ template <class Group>
 GPU4FS_FN bool step_from_devices(Group g, Engine& engine) {
   const device::StagedDevices* const staged = engine.fs.space.staged;
   if (staged == nullptr || !device::has_detached(*staged)) return false;
-  const u32 count = device::take_completions(g, *staged, [&](u32 index) {
-    GPU4FS_CHECK_LT(index, engine.config.command_count);
-    if (detail::end_io(engine.commands[index])) wake_command(engine, index);
-  });
+  const u32 count = device::take_completions(g, *staged, [&](u32 index) { detail::tell_command(engine, index); });
   if (GPU4FS_MUTANT(media_waiters_not_woken, count != 0, false)) on_leader(g, [&] { wake_media_waiters(engine); });
   return count != 0;
 }
 
-// Calls begin(index) for 0 <= index < count, each on some rank, and with an index from count on where a rank has none
-// left, so the calls are collective. True: the rank has begun a load whose owner is the command. Status: ok if none
-// has; waits_for_io: the command is restarted when all have ended, well or not. Collective.
-template <class Group, class Begin>
-GPU4FS_FN GPU4FS_NOINLINE Status wait_for_loads(Group g, Engine& engine, CommandState& c, u32 count, Begin&& begin) {
+// A step that will begin requests whose owner is its command. Collective. Each request is counted by count_io() before
+// it can end, and by drop_io() if it was not begun after all; await_io() follows.
+template <class Group>
+GPU4FS_FN void begin_io(Group g, CommandState& c) {
   on_leader(g, [&] {
     GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.io_left)), 0u);
     store<Order::relaxed, Scope::engine>(&c.io_left, 1u);
     announce_wait(c, Status::waits_for_io);
   });
   g.sync();
-  bool has_begun = false;
-  for (u32 base = 0; base < count; base += Group::size()) {
-    // Before they can end.
-    on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&c.io_left, Group::size()); });
-    const u32 begun = g.ballot(begin(base + g.rank()));
-    on_leader(g, [&] { fetch_sub<Order::relaxed, Scope::engine>(&c.io_left, Group::size() - popcount(begun)); });
-    has_begun |= begun != 0;
-  }
+}
+GPU4FS_FN inline void count_io(CommandState& c, u32 count = 1) {
+  fetch_add<Order::relaxed, Scope::engine>(&c.io_left, count);
+}
+GPU4FS_FN inline void drop_io(CommandState& c, u32 count = 1) {
+  fetch_sub<Order::relaxed, Scope::engine>(&c.io_left, count);
+}
+
+// Status: ok if nothing is in flight for the command; waits_for_io: it is restarted when everything has ended, well or
+// not. `has_begun`: whether this rank has begun a request. Collective.
+template <class Group>
+GPU4FS_FN Status await_io(Group g, Engine& engine, CommandState& c, bool has_begun) {
+  const bool rings = g.any(has_begun);
   g.sync();
   return on_leader(g, [&] {
-    if (has_begun) device::ring_detached(*engine.fs.space.staged);
+    if (rings) device::ring_detached(*engine.fs.space.staged);
     if (!detail::end_io(c)) return Status::waits_for_io;
     announce_wait(c, Status::ok);
     return Status::ok;
   });
+}
+
+// Calls begin(index) for 0 <= index < count, each on some rank, and with an index from count on where a rank has none
+// left, so the calls are collective. True: the rank has begun a load whose owner is the command. Status: as await_io().
+// Collective.
+template <class Group, class Begin>
+GPU4FS_FN GPU4FS_NOINLINE Status wait_for_loads(Group g, Engine& engine, CommandState& c, u32 count, Begin&& begin) {
+  begin_io(g, c);
+  bool has_begun = false;
+  for (u32 base = 0; base < count; base += Group::size()) {
+    on_leader(g, [&] { count_io(c, Group::size()); });
+    const u32 begun = g.ballot(begin(base + g.rank()));
+    on_leader(g, [&] { drop_io(c, Group::size() - popcount(begun)); });
+    has_begun |= begun != 0;
+  }
+  return await_io(g, engine, c, has_begun);
 }
 
 }  // namespace gpu4fs::engine

@@ -104,8 +104,9 @@ void add_devices(JsonWriter& json, const ControlContext& context, const session:
     json.add("checksum_mismatches", health.record.mismatch_counts[i]);
     json.add("read_errors", health.record.read_errors[i]);
     json.add("write_errors", health.record.write_errors[i]);
-    json.add("flush_errors", context.upcalls.flush_errors(i));
-    json.add("access", context.mounted.setup.files[i].is_mapped() ? "mapped" : "direct");
+    const bool is_mapped = context.mounted.setup.files[i].is_mapped();
+    json.add("flush_errors", is_mapped ? context.upcalls.flush_errors(i) : u64{health.record.flush_errors[i]});
+    json.add("access", is_mapped ? "mapped" : "direct");
     json.end();
   }
   json.end();

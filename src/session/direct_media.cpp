@@ -25,6 +25,7 @@ int open_again(const device::MappedFile& file) {
 DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memory, bool producer_can_wake)
     : queue_(device::build_io_queue(allocator, slot_count, memory, producer_can_wake)),
       shared_(static_cast<device::IoQueueShared*>(memory.host)),
+      producer_can_wake_(producer_can_wake),
       media_(device_count_max) {}
 
 bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
@@ -59,6 +60,12 @@ void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<vo
   options.memory = std::move(memory);
   options.on_reports = std::move(on_reports);
   controller_ = block::start_controller(*shared_, media, std::move(options));
+  if (!producer_can_wake_ || !controller_->carries_out_now()) return;
+  // Producers are threads of this process, so the queue is in its memory.
+  queue_->controller = controller_.get();
+  queue_->carry_out = [](void* controller, const device::IoRequest& request) {
+    return static_cast<block::Controller*>(controller)->carry_out_now(request);
+  };
 }
 
 }  // namespace gpu4fs::session

@@ -54,6 +54,7 @@ class DirectMedia {
  private:
   device::IoQueue* queue_;
   device::IoQueueShared* shared_;
+  bool producer_can_wake_;
   std::vector<std::unique_ptr<block::BlockMedium>> media_;    // by device, null: it is mapped
   std::vector<std::unique_ptr<block::BlockMedium>> retired_;  // of devices that were replaced
   std::unique_ptr<block::Controller> controller_;

@@ -32,6 +32,7 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "device/device_access.hpp"
+#include "device/staged/late_errors.hpp"
 #include "raid/device_loss.hpp"
 #include "raid/translate.hpp"
 #include "space/chunk_checkpoint.hpp"
@@ -227,6 +228,8 @@ GPU4FS_FN inline void install_joining_device(SpaceState& state, const PoolGrowth
   if (image.stack != nullptr) store<Order::relaxed, Scope::engine>(&state.space.stacked, 1u);
   // The engine's staged devices were built with it.
   GPU4FS_CHECK(image.staged == nullptr || image.staged == state.space.staged);
+  // Of a device that had its index, or that was to join and could not.
+  if (image.staged != nullptr) device::forget_write_error(*image.staged, d);
   if (image.kind != device::DeviceKind::memory) store<Order::relaxed, Scope::engine>(&state.space.pages_apart, 1u);
   if (state.space.health != nullptr) {
     raid::DeviceHealth& health = *state.space.health;

@@ -65,6 +65,13 @@ class ControllerFixture {
     EXPECT_NE(slot, device::no_io_slot);
     return slot;
   }
+  // In this thread, past the queue.
+  Status carry_out_now(device::IoOperation operation, u64 medium_page, u64 page_number, u64 pages = 1) {
+    const bool is_flush = operation == device::IoOperation::flush;
+    void* const memory = device::moves_bytes(operation) ? page(page_number) : nullptr;
+    return controller().carry_out_now({operation, test_device, is_flush ? 0 : medium_page * page_size,
+                                       is_flush ? 0 : static_cast<u32>(pages * page_size), 0, memory});
+  }
   void ring() { device::ring(queue()); }
   Status wait(u32 slot) { return device::wait_for(queue(), slot); }
   Status carry_out(device::IoOperation operation, u64 medium_page, u64 page_number, u64 pages = 1) {

@@ -388,6 +388,52 @@ TEST_P(ControllerTest, ProducersOnManyThreadsGetTheirOwnPages) {
   EXPECT_EQ(violations.load(), 0u);
 }
 
+// Past the queue, while others use it.
+TEST_P(ControllerTest, ThreadsCarryOutRequestsThemselves) {
+  DiskFile file(page_count * page_size);
+  ControllerFixture fixture(file.path(), 5, options());
+  EXPECT_TRUE(fixture.controller().carries_out_now());
+  std::atomic<u32> violations{0};
+  std::vector<std::thread> threads;
+  const u32 rounds = scaled(300);
+  for (u32 t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (u32 i = 0; i < rounds; ++i) {
+        const u64 medium_page = t + 4 * (i % 64);
+        fixture.fill(t, static_cast<u8>(i));
+        if (fixture.carry_out_now(IoOperation::write, medium_page, t) != Status::ok) ++violations;
+        fixture.fill(t, static_cast<u8>(i + 1));
+        const Status status = t % 2 == 0 ? fixture.carry_out(IoOperation::read, medium_page, t)
+                                         : fixture.carry_out_now(IoOperation::read, medium_page, t);
+        if (status != Status::ok || !fixture.has(t, static_cast<u8>(i))) ++violations;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(violations.load(), 0u);
+  EXPECT_EQ(of(fixture.controller().statistics(), IoOperation::write).requests, u64{4} * rounds);
+  EXPECT_EQ(of(fixture.controller().statistics(), IoOperation::read).requests, u64{4} * rounds);
+
+  EXPECT_EQ(fixture.carry_out_now(IoOperation::flush, 0, 0), Status::ok);
+  EXPECT_EQ(fixture.carry_out_now(IoOperation::write_zeroes, 3, 0, 2), Status::ok);
+  EXPECT_EQ(file.read(3 * page_size, 2 * page_size), std::vector<u8>(2 * page_size, 0));
+  EXPECT_EQ(fixture.carry_out_now(IoOperation::read, page_count, 0), Status::out_of_range);
+  file.resize(9 * page_size);
+  EXPECT_EQ(fixture.carry_out_now(IoOperation::read, 8, 0, 4), Status::medium_error);
+  EXPECT_EQ(fixture.controller().first_error(test_device),
+            file.path() + ": read of 16384 bytes at 32768 failed: the medium ends before");
+  EXPECT_EQ(of(fixture.controller().statistics(), IoOperation::read).errors, 2u);
+  fixture.controller().set_medium(test_device, nullptr);
+  EXPECT_EQ(fixture.carry_out_now(IoOperation::read, 0, 0), Status::device_failed);
+}
+
+TEST_P(ControllerTest, NothingPassesTheQueueWithFaults) {
+  const DiskFile file(page_size);
+  RequestFaults faults;
+  ControllerFixture fixture(file.path(), 1, options(&faults));
+  EXPECT_FALSE(fixture.controller().carries_out_now());
+}
+
 // Nobody rings: as with a kernel.
 TEST_P(ControllerTest, PollsForKernels) {
   const DiskFile file(16 * page_size);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -153,6 +154,72 @@ TEST(CacheWriteBack, TakesTheDirtyLinesOfADeviceInOrder) {
     EXPECT_EQ(found, dirty_count);
     EXPECT_EQ(take_dirty(g, table, flushed_device, 0).line, cache::no_line) << "all of them are being written";
     EXPECT_NE(take_dirty(g, table, flushed_device + 1, 0).line, cache::no_line);
+    g.sync();
+  });
+}
+
+// Sets of 4 lines: more than 64 sets, so more than one word of bits.
+TEST(CacheWriteBack, TakesAllDirtyLinesAndLooksAtTheirSetsOnly) {
+  constexpr u32 set_count = 200;
+  constexpr u32 set_size = 4;
+  on_all_groups([](auto g) {
+    static CacheMemory memory(set_count * set_size, set_size);
+    static u32 visits[set_count * set_size];
+    const cache::Cache& table = memory.cache();
+    const u32 dirty_count = on_leader(g, [&] {
+      memory.clear();
+      std::memset(visits, 0, sizeof(visits));
+      u32 count = 0;
+      for (u64 page = 0; page < 100; ++page) {
+        const u32 owner = page % 3 == 0 ? flushed_device + 1 : flushed_device;
+        const cache::PinResult result = pin(Lane{}, table, {owner, page}, PinMode::overwrite);
+        if (result.outcome != cache::PinOutcome::fills) continue;
+        finish_load(table, result.line, true);
+        mark_dirty(table, result.line);
+        count += owner == flushed_device ? 1 : 0;
+        unpin(table, result.line);
+      }
+      // A line that is dirty in a set whose bit is clear is in no search: this is a state that cannot occur.
+      for (u32 set = 0; set < set_count; ++set) {
+        bool has_dirty = false;
+        for (u32 i = 0; i < set_size; ++i) has_dirty |= memory.word(set * set_size + i).is_dirty();
+        EXPECT_EQ((table.dirty_sets[set / 64] >> set % 64 & 1) != 0, has_dirty) << set;
+      }
+      return count;
+    });
+    EXPECT_GT(dirty_count, 40u);
+    const auto take_all = [&](u32 owner) {
+      take_all_dirty(
+          g, table, [owner](cache::LineWord word) { return word.key().device == owner; },
+          [&](const cache::WriteBack& taken) {
+            if (taken.line == cache::no_line) return;
+            EXPECT_EQ(memory.word(taken.line).key(), taken.key);
+            EXPECT_TRUE(memory.word(taken.line).is_writing());
+            ++visits[taken.line];
+          });
+      g.sync();
+    };
+    take_all(flushed_device);
+    on_leader(g, [&] {
+      u32 visited = 0;
+      for (u32 line = 0; line < set_count * set_size; ++line) {
+        EXPECT_LE(visits[line], 1u);
+        visited += visits[line];
+        if (visits[line] != 0) finish_write_back(table, line, line % 2 == 0);
+      }
+      EXPECT_EQ(visited, dirty_count);
+    });
+    take_all(flushed_device + 1);
+    take_all(flushed_device);
+    on_leader(g, [&] {
+      for (u32 line = 0; line < set_count * set_size; ++line) {
+        if (visits[line] == 0) continue;
+        const bool was_tried_twice = memory.word(line).key().device == flushed_device && line % 2 != 0;
+        EXPECT_EQ(visits[line], was_tried_twice ? 2u : 1u) << line;
+      }
+      for (u32 i = 0; i < cache::dirty_word_count(set_count); ++i) EXPECT_EQ(table.dirty_sets[i], 0u);
+    });
+    EXPECT_EQ(next_dirty_set(g, table, 0), cache::no_set);
     g.sync();
   });
 }

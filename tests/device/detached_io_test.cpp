@@ -33,6 +33,7 @@ class Detached {
       : queue_(slot_count), medium_(device_pages * page_size) {
     device_.kind = DeviceKind::staged;
     device_.size_bytes = device_pages * page_size;
+    device_.needs_flush = 1;
     staged = build_staged_devices(heap_, &device_, staged_frames_min(worker_count), worker_count,
                                   {&queue_.queue(), slot_count, is_bounced ? &heap_ : nullptr});
     device_.staged = staged;
@@ -87,7 +88,7 @@ class Detached {
     end_write(device_, page * page_size, page_size);
     end_pins(Lane{}, *staged, first);
   }
-  u32 in_flight() const { return load<Order::acquire, Scope::engine>(&staged->detached_state->count); }
+  u32 in_flight() const { return load<Order::acquire, Scope::engine>(&staged->detached_state->in_flight); }
 
   StagedDevices* staged = nullptr;
 
@@ -239,6 +240,129 @@ TEST(DetachedIo, HalfOfTheSlotsAreLeft) {
   EXPECT_TRUE(begin_detached_load(world.device(), 199, no_io_owner));
   EXPECT_TRUE(world.serve());
   (void)world.take_all();
+}
+
+// The lines of a flush, step by step, as a command does it that is restarted in between.
+TEST(DetachedIo, AFlushOfFramesWaitsInNoLane) {
+  Detached world;
+  for (u64 page = 0; page < 50; ++page) world.store(page, 77);
+  EXPECT_TRUE(begin_detached_write(world.device(), 7)) << "by somebody else";
+  FrameFlush flush{};
+  begin_frame_flush(*world.staged, 1, &flush);
+  constexpr u32 owner = 5;
+  u32 begun = 0;
+  i32 counted = 0;
+  const auto begin = [&] {
+    begun += begin_dirty_lines(Lane{}, *world.staged, flush.devices, owner, [&](int change) {
+               counted += change;
+             }).in_flight;
+    EXPECT_EQ(counted, static_cast<i32>(begun));
+  };
+  EXPECT_FALSE(frames_are_written(*world.staged, &flush));
+  begin();
+  EXPECT_EQ(begun, slot_count / 2 - 1) << "there is no room for more";
+  while (world.serve()) {
+  }
+  EXPECT_EQ(world.take_all(), std::vector<u32>(begun, owner));
+  EXPECT_FALSE(frames_are_written(*world.staged, &flush));
+  begin();
+  EXPECT_EQ(begun, 49u);
+  world.store(60, 78);
+  while (world.serve()) {
+  }
+  EXPECT_FALSE(frames_are_written(*world.staged, &flush));
+  (void)world.take_all();
+  EXPECT_TRUE(frames_are_written(*world.staged, &flush)) << "what was stored later is not waited for";
+  for (u64 page = 0; page < 50; ++page) EXPECT_TRUE(Detached::has(world.at(page), 77)) << page;
+  EXPECT_TRUE(world.word_of(60).is_dirty());
+}
+
+TEST(DetachedIo, AFlushOfTheMediumHasASlotAndTellsItsError) {
+  for (const Status status : {Status::ok, Status::device_failed}) {
+    Detached world;
+    for (u64 page = 0; page < 200; ++page) (void)begin_detached_load(world.device(), page, no_io_owner);
+    EXPECT_EQ(world.in_flight(), slot_count / 2);
+    EXPECT_FALSE(is_flush_in_flight(*world.staged, 0));
+    EXPECT_TRUE(begin_detached_flush(world.device(), 9));
+    EXPECT_TRUE(is_flush_in_flight(*world.staged, 0));
+    while (world.in_flight() > 1) {
+      EXPECT_TRUE(world.serve());
+      EXPECT_TRUE(world.take_all().empty());
+    }
+    EXPECT_TRUE(world.serve(status));
+    EXPECT_EQ(write_error_of(*world.staged, 0), Status::ok) << "nobody has taken the report";
+    EXPECT_EQ(world.take_all(), std::vector<u32>{9});
+    EXPECT_FALSE(is_flush_in_flight(*world.staged, 0));
+    EXPECT_EQ(write_error_of(*world.staged, 0), status);
+    EXPECT_EQ(undecided_errors(*world.staged), status == Status::ok ? 0u : 1u);
+    // What was lost stays lost.
+    EXPECT_TRUE(begin_detached_flush(world.device(), 9));
+    EXPECT_TRUE(world.serve());
+    EXPECT_EQ(world.take_all(), std::vector<u32>{9});
+    EXPECT_EQ(write_error_of(*world.staged, 0), status);
+  }
+}
+
+// The last of a flush, which somebody would wait for, and a flush of the medium.
+TEST(DetachedIo, AThreadCarriesOutTheRequestThatItWouldWaitFor) {
+  struct Own {
+    Detached* world;
+    Status status;
+    std::vector<IoOperation> carried_out;
+  };
+  for (const Status status : {Status::ok, Status::device_failed}) {
+    Detached world;
+    Own own{&world, status, {}};
+    world.queue().controller = &own;
+    world.queue().carry_out = [](void* controller, const IoRequest& request) {
+      Own& found = *static_cast<Own*>(controller);
+      found.carried_out.push_back(request.operation);
+      if (request.operation != IoOperation::write || found.status != Status::ok) return found.status;
+      std::memcpy(found.world->at(request.offset / page_size), request.memory, request.length);
+      return Status::ok;
+    };
+    world.store(1, 55);
+    EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), status);
+    EXPECT_FALSE(world.serve()) << "nothing was submitted";
+    EXPECT_EQ(own.carried_out, std::vector<IoOperation>{IoOperation::write});
+    EXPECT_EQ(Detached::has(world.at(1), 55), status == Status::ok);
+
+    forget_write_error(*world.staged, 0);
+    end_decision(*world.staged, 0);
+    flush_here(world.device());
+    EXPECT_EQ(write_error_of(*world.staged, 0), status);
+    EXPECT_FALSE(is_flush_in_flight(*world.staged, 0));
+    EXPECT_EQ(own.carried_out.back(), IoOperation::flush);
+    EXPECT_FALSE(world.serve());
+
+    forget_write_error(*world.staged, 0);
+    end_decision(*world.staged, 0);
+    for (u64 page = 2; page < 5; ++page) world.store(page, 56);
+    FrameFlush flush{};
+    begin_frame_flush(*world.staged, 1, &flush);
+    const BegunLines begun = begin_dirty_lines(Lane{}, *world.staged, 1, no_io_owner, [](int) {});
+    EXPECT_EQ(begun.in_flight, 2u);
+    EXPECT_EQ(begun.written, 1u);
+    while (world.serve()) {
+    }
+    (void)world.take_all();
+    EXPECT_TRUE(frames_are_written(*world.staged, &flush));
+  }
+}
+
+TEST(DetachedIo, SomebodyIsToldOfTheNextReport) {
+  Detached world;
+  EXPECT_FALSE(tell_of_next_report(*world.staged, 4)) << "nothing is in flight";
+  EXPECT_TRUE(begin_detached_load(world.device(), 1, 6));
+  EXPECT_TRUE(begin_detached_load(world.device(), 2, no_io_owner));
+  EXPECT_TRUE(tell_of_next_report(*world.staged, 4));
+  EXPECT_FALSE(tell_of_next_report(*world.staged, 5)) << "one at a time";
+  EXPECT_TRUE(world.serve());
+  EXPECT_EQ(world.take_all(), (std::vector<u32>{6, 4}));
+  EXPECT_TRUE(tell_of_next_report(*world.staged, 5));
+  EXPECT_TRUE(world.serve());
+  EXPECT_EQ(world.take_all(), std::vector<u32>{5});
+  EXPECT_FALSE(tell_of_next_report(*world.staged, 5));
 }
 
 TEST(DetachedIo, PagesAreForgottenAfterTheirTransfers) {

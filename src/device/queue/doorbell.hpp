@@ -11,7 +11,6 @@
 // each time that a consumer sleeps, and none while all are awake.
 #pragma once
 
-
 #include <unistd.h>
 
 #include "base/atomics.hpp"

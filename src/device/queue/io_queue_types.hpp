@@ -70,6 +70,11 @@ struct IoQueue {
   u64* free_cells;                      // slot_count words in engine memory (detail::free_cells())
   u32 slot_count;                       // as in `shared`
   u32 producer_can_wake;  // 1: producers are threads of this process, and ring() wakes a sleeping consumer
+
+  // Of producers that are threads of this process: carries out a request without a slot, in the calling thread. Null:
+  // they submit all requests. Not for kernels, where the pointers mean nothing (queue/io_direct.hpp).
+  Status (*carry_out)(void* controller, const IoRequest& request);
+  void* controller;
 };
 
 static_assert(std::is_trivially_copyable_v<IoQueue> && std::is_trivially_copyable_v<IoQueueShared>);

@@ -6,7 +6,6 @@
 // either the consumer sees the waiter or the waiter does not sleep.
 #pragma once
 
-
 #include "base/atomics.hpp"
 #include "base/futex.hpp"
 #include "base/mutant.hpp"

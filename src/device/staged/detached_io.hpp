@@ -1,11 +1,14 @@
-// Loads and write-backs of frames that nobody waits for: pages that will be needed soon, and pages that were written.
+// Requests that no lane waits for: loads of pages that will be needed soon, write-backs of pages that were stored, and
+// flushes of media.
 //
-// Such a request owns its line while it is in flight: a line that is loading has its pin, and a line that is being
-// written has its count. The line's link names the slot of the request and the slot's generation. Whoever needs the
-// line looks at the slot, and may end the transfer of the line himself once the request has completed
+// A load or a write-back owns its line while it is in flight: a line that is loading has its pin, and a line that is
+// being written has its count. The line's link names the slot of the request and the slot's generation. Whoever needs
+// the line looks at the slot, and may end the transfer of the line himself once the request has completed
 // (help_line()). The slot itself is released by whoever takes its report (take_completions()), after he has ended the
 // transfer if nobody else has. So a link never names a slot that has another request, and the exchange of the link by
 // zero decides who ends the transfer.
+//
+// A flush belongs to a device. Whoever needs it has an owner told, and looks for errors then.
 //
 // Nothing here waits. A load that fails frees its line; whoever comes for the page loads it and gets the error. Errors
 // of write-backs are kept as those of others are (staged/late_errors.hpp).
@@ -33,6 +36,10 @@ GPU4FS_FN constexpr u64 link_of(u32 slot, u32 generation) {
   return u64{generation} << 32 | (u64{slot} + 1);
 }
 
+GPU4FS_FN inline void note_flush_status(const StagedDevices& staged, u32 device, Status status) {
+  if (GPU4FS_MUTANT(detached_flush_error_lost, status != Status::ok, false)) note_write_error(staged, device, status);
+}
+
 // A line that the caller has for a transfer: loading, or being written.
 struct LineTransfer {
   cache::PageKey key;
@@ -46,7 +53,7 @@ GPU4FS_FN inline void prepare_transfer(const StagedDevices& staged, u32 slot, co
   DetachedRequest& request = staged.detached[slot];
   request.line = transfer.line;
   request.owner = transfer.owner;
-  request.is_write = operation == IoOperation::write ? 1 : 0;
+  request.operation = operation;
   store<Order::release, Scope::engine>(&cache::line_at(staged.cache, transfer.line).link,
                                        link_of(slot, request.generation));
   IoRequest published = page_request(staged.devices[transfer.key.device], operation, transfer.key.page, 1,
@@ -70,10 +77,13 @@ GPU4FS_FN GPU4FS_NOINLINE bool detach(Group g, const StagedDevices& staged, cons
   if (wants && slot == no_io_slot) fetch_sub<Order::relaxed, Scope::engine>(count, 1u);
   if (slot != no_io_slot) prepare_transfer(staged, slot, transfer, operation);
   const u32 begun = popcount(g.ballot(slot != no_io_slot));
-  if (operation == IoOperation::write && begun != 0) {
+  if (begun == 0) return false;
+  on_leader(g, [&] {
+    DetachedState& state = *staged.detached_state;
     // Before one of them can complete.
-    on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->write_count, begun); });
-  }
+    fetch_add<Order::relaxed, Scope::engine>(&state.in_flight, begun);
+    if (operation == IoOperation::write) fetch_add<Order::relaxed, Scope::engine>(&state.write_count, begun);
+  });
   publish_slots(g, *staged.queue, slot);
   return slot != no_io_slot;
 }
@@ -180,6 +190,47 @@ GPU4FS_FN inline bool begin_detached_write(const Device& device, u64 page) {
   return begin_detached_writes(Lane{}, *device.staged, {&device, page});
 }
 
+// Whether the medium of the device is flushed by a request. Otherwise the server does it if that is needed.
+GPU4FS_FN inline bool is_flushed_by_queue(const Device& device) {
+  return device.needs_flush != 0 && device.kind == DeviceKind::staged && !detail::has_mapping(device);
+}
+
+// Begins to flush the medium of such a device: what was written before is durable when `owner` is told, or
+// write_error_of() answers an error. One lane. False: no slot of the queue is free. Write-backs in flight leave half of
+// the slots.
+GPU4FS_FN GPU4FS_NOINLINE inline bool begin_detached_flush(const Device& device, u32 owner) {
+  GPU4FS_CHECK(is_flushed_by_queue(device));
+  const StagedDevices& staged = *device.staged;
+  const u32 slot = take_slot(*staged.queue);
+  if (slot == no_io_slot) return false;
+  fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u);
+  fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->in_flight, 1u);
+  DetachedRequest& request = staged.detached[slot];
+  request.line = device.index;
+  request.owner = owner;
+  request.operation = IoOperation::flush;
+  fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->flushes[device.index], 1u);
+  publish(*staged.queue, slot, {IoOperation::flush, device.index, 0, 0, 1, nullptr});
+  return true;
+}
+
+// The same in the calling thread, which waits. Only if carries_out_here(). One lane.
+GPU4FS_FN GPU4FS_NOINLINE inline void flush_here(const Device& device) {
+  GPU4FS_CHECK(is_flushed_by_queue(device));
+  const StagedDevices& staged = *device.staged;
+  u32* const flushes = &staged.detached_state->flushes[device.index];
+  fetch_add<Order::relaxed, Scope::engine>(flushes, 1u);
+  const Status status = carry_out_here(*staged.queue, {IoOperation::flush, device.index, 0, 0, 0, nullptr});
+  detail::note_flush_status(staged, device.index, status);
+  fetch_sub<Order::release, Scope::engine>(flushes, 1u);
+}
+
+// Whether the medium of the device is being flushed, so that an error may follow.
+GPU4FS_FN inline bool is_flush_in_flight(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  return staged.queue != nullptr && load<Order::acquire, Scope::engine>(&staged.detached_state->flushes[device]) != 0;
+}
+
 // Requests were begun. Wakes threads that carry them out.
 GPU4FS_FN inline void ring_detached(const StagedDevices& staged) {
   ring(*staged.queue);
@@ -194,7 +245,21 @@ GPU4FS_FN inline bool media_are_busy(const StagedDevices& staged) {
 
 // Whether there may be something to take.
 GPU4FS_FN inline bool has_detached(const StagedDevices& staged) {
-  return staged.queue != nullptr && load<Order::relaxed, Scope::engine>(&staged.detached_state->count) != 0;
+  return staged.queue != nullptr && load<Order::relaxed, Scope::engine>(&staged.detached_state->in_flight) != 0;
+}
+
+// `owner` is told once, when the next report has been taken. For whoever needs a transfer that somebody else has begun.
+// One rank. False: nothing is in flight, or another owner is to be told already; nobody is told.
+GPU4FS_FN GPU4FS_NOINLINE inline bool tell_of_next_report(const StagedDevices& staged, u32 owner) {
+  if (staged.queue == nullptr) return false;
+  DetachedState& state = *staged.detached_state;
+  u32 expected = 0;
+  if (!compare_exchange<Order::acq_rel, Scope::engine>(&state.next_told, expected, owner + 1)) return false;
+  // Whoever takes a report counts it and then looks at next_told. So either he sees the owner, or this load sees what
+  // he has counted.
+  if (load<Order::acquire, Scope::engine>(&state.in_flight) != 0) return true;
+  expected = owner + 1;
+  return !compare_exchange<Order::acq_rel, Scope::engine>(&state.next_told, expected, 0u);
 }
 
 namespace detail {
@@ -219,25 +284,39 @@ GPU4FS_FN u32 watch_reports(Group g, const StagedDevices& staged, u32* slot) {
 #endif
 }
 
+// Ends what the request of a report was for.
+GPU4FS_FN inline void end_detached(const StagedDevices& staged, u32 slot) {
+  DetachedRequest& request = staged.detached[slot];
+  const IoProgress progress = poll(*staged.queue, slot);
+  GPU4FS_CHECK(!progress.is_pending);
+  if (request.operation != IoOperation::flush) {
+    return end_transfer(staged, request.line, link_of(slot, request.generation), progress.status);
+  }
+  note_flush_status(staged, request.line, progress.status);
+  fetch_sub<Order::release, Scope::engine>(&staged.detached_state->flushes[request.line], 1u);
+}
+
 }  // namespace detail
 
-// Ends transfers whose requests have completed, one for each rank at most, and calls tell(owner), on some rank, for
-// those that have an owner. Collective. Returns how many ended.
+// Ends what requests were for that have completed, one for each rank at most, and calls tell(owner), on some rank, for
+// those that have an owner, and for who is to be told of the next report. Collective. Returns how many ended.
 template <class Group, class Tell>
 GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& staged, Tell&& tell) {
   u32 slot = 0;
   const u32 count = detail::watch_reports(g, staged, &slot);
   if (g.rank() < count) {
     DetachedRequest& request = staged.detached[slot];
-    const IoProgress progress = poll(*staged.queue, slot);
-    GPU4FS_CHECK(!progress.is_pending);
-    detail::end_transfer(staged, request.line, detail::link_of(slot, request.generation), progress.status);
+    detail::end_detached(staged, slot);
     const u32 owner = request.owner;
     request.generation += GPU4FS_MUTANT(detached_generation_kept, 1u, 0u);
-    if (request.is_write != 0) fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->write_count, 1u);
+    if (request.operation == IoOperation::write)
+      fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->write_count, 1u);
     release(*staged.queue, slot);
-    fetch_sub<Order::release, Scope::engine>(&staged.detached_state->count, 1u);
+    fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u);
+    fetch_sub<Order::acq_rel, Scope::engine>(&staged.detached_state->in_flight, 1u);
     if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) tell(owner);
+    const u32 told = exchange<Order::acq_rel, Scope::engine>(&staged.detached_state->next_told, 0u);
+    if (GPU4FS_MUTANT(next_report_not_told, told != 0, false)) tell(told - 1);
   }
   g.sync();
   return count;

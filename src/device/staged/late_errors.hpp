@@ -1,9 +1,10 @@
-// Errors of write-backs, which the commands that stored the bytes do not see.
+// Errors of write-backs, which the commands that stored the bytes do not see, and of flushes of the medium.
 //
 // A write-back that fails loses its bytes: the frame counts as clean, so that it does not keep its place for ever, and
 // the first error of the device is kept. Each flush of the device answers it, until whoever can do without these bytes
 // calls forget_write_error(): the device was given up and filled again. So no flush answers ok for bytes that were
-// lost. Frames of a device that has failed are not written.
+// lost. Frames of a device that has failed are not written. A flush that fails counts as a write-back that failed: the
+// system reports lost writes once, but the bytes stay lost.
 //
 // The medium then has older bytes than the pool. Until it is decided whether the pool can do without the device, no
 // page of it is brought in (undecided_errors()).
@@ -19,7 +20,7 @@
 
 namespace gpu4fs::device {
 
-// Of the first write-back that failed; ok: none.
+// Of the first write-back or flush that failed; ok: none.
 GPU4FS_FN inline Status write_error_of(const StagedDevices& staged, u32 device) {
   GPU4FS_CHECK_LT(device, device_count_max);
   return static_cast<Status>(load<Order::acquire, Scope::engine>(&staged.error_state->first[device]));
@@ -30,7 +31,7 @@ GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device
   store<Order::release, Scope::engine>(&staged.error_state->first[device], static_cast<u32>(Status::ok));
 }
 
-// Devices with write-backs that failed and whose consequences nobody has drawn, one bit each.
+// Devices with write-backs or flushes that failed and whose consequences nobody has drawn, one bit each.
 GPU4FS_FN inline u64 undecided_errors(const StagedDevices& staged) {
   return load<Order::acquire, Scope::engine>(&staged.error_state->undecided);
 }

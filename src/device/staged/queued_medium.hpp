@@ -15,6 +15,7 @@
 #include "base/limits.hpp"
 #include "base/status.hpp"
 #include "device/device_types.hpp"
+#include "device/queue/io_direct.hpp"
 #include "device/queue/io_queue.hpp"
 #include "device/queue/io_wait.hpp"
 #include "device/staged/staged_types.hpp"
@@ -59,6 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status await_request(IoQueue& queue, u32 slot) 
 
 // Carries out one request. The caller has no other slot.
 GPU4FS_FN GPU4FS_NOINLINE inline Status carry_out(IoQueue& queue, const IoRequest& request) {
+  if (carries_out_here(queue)) return carry_out_here(queue, request);
   for (;;) {
     const u32 slot = submit(queue, request);
     if (slot != no_io_slot) {

@@ -17,6 +17,7 @@
 #include "base/types.hpp"
 #include "cache/cache_types.hpp"
 #include "device/device_types.hpp"
+#include "device/queue/io_request.hpp"
 
 namespace gpu4fs::device {
 
@@ -39,8 +40,8 @@ struct alignas(64) PinList {
 };
 
 struct WriteErrors {
-  u64 undecided;                // atomic, one bit a device: write-backs failed, and nobody has drawn consequences yet
-  u32 first[device_count_max];  // atomic, a Status: of the first write-back that failed
+  u64 undecided;  // atomic, one bit a device: write-backs or flushes failed, and nobody has drawn consequences yet
+  u32 first[device_count_max];  // atomic, a Status: of the first of them
 };
 
 struct IoQueue;  // device/queue/io_queue_types.hpp
@@ -49,17 +50,20 @@ inline constexpr u32 no_io_owner = ~u32{0};
 
 // What all requests that nobody waits for share.
 struct alignas(128) DetachedState {
-  u32 count;        // atomic: requests whose reports were not taken
+  u32 count;        // atomic: requests whose reports were not taken, and for a moment attempts to begin one
+  u32 in_flight;    // atomic: requests whose reports were not taken
   u32 write_count;  // atomic: those of them that write
   u32 is_watched;   // atomic: 1 while a worker looks for reports
+  u32 next_told;    // atomic: 1 + the owner who is told of the next report that is taken; 0: nobody
+  u32 flushes[device_count_max];  // atomic: requests among them that flush the device
 };
 
 // A request that nobody waits for, by slot of the queue (staged/detached_io.hpp).
 struct DetachedRequest {
-  u32 line;
-  u32 generation;  // of the slot: it grows with each use
-  u32 owner;       // who is told, a number of the code above; no_io_owner: nobody
-  u32 is_write;
+  u32 line;               // of a frame; flush: the device
+  u32 generation;         // of the slot: it grows with each use
+  u32 owner;              // who is told, a number of the code above; no_io_owner: nobody
+  IoOperation operation;  // flush: of the medium of a device; read, write: of a line
 };
 
 struct StagedDevices {

@@ -1,7 +1,10 @@
 // Dirty frames of staged devices and their way to the medium.
 //
-// A flush has many write-backs in flight, of media that are reached through an I/O queue (staged/detached_io.hpp).
-// Errors are those of staged/late_errors.hpp. Frames of a device that has failed are not written.
+// A flush of frames concerns several devices at once. Whoever runs it asks frames_are_written(), begins write-backs of
+// dirty lines (begin_flushed_line()), and waits until some have ended. Then he asks again: a line may become dirty for
+// this flush after the search has passed it, and others may be writing lines. So nobody has to wait in a lane. Many
+// write-backs are in flight, of media that are reached through an I/O queue (staged/detached_io.hpp). Errors are those
+// of staged/late_errors.hpp. Frames of a device that has failed are not written.
 #pragma once
 
 #include "base/access.hpp"
@@ -42,16 +45,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, co
   cache::finish_write_back(staged.cache, taken.line, true);
 }
 
-// The same, without waiting for the medium if there is room.
-GPU4FS_FN GPU4FS_NOINLINE inline void begin_line(const StagedDevices& staged, const cache::WriteBack& taken) {
-  const Device& device = staged.devices[taken.key.device];
-  if (!has_failed(device) && !has_mapping(device) &&
-      detach(Lane{}, staged, {taken.key, taken.line, no_io_owner}, IoOperation::write)) {
-    return;
-  }
-  write_line(staged, taken);
-}
-
 // Ends transfers of the device's pages [first_page, first_page + page_count) whose requests have completed. True: none
 // is in flight, except those that began meanwhile. Collective.
 template <class Group>
@@ -89,50 +82,129 @@ GPU4FS_FN inline u32 completions_so_far(const StagedDevices& staged) {
   return 0;
 }
 
-// Begins to write the lines of the device that are dirty at this time.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void write_dirty_lines(Group g, const StagedDevices& staged, u32 device) {
-  for (u32 from = 0;;) {
-    const cache::WriteBack taken = cache::take_dirty(g, staged.cache, device, from);
-    if (taken.line == cache::no_line) break;
-    on_leader(g, [&] {
-      if (GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
-        begin_line(staged, taken);
-      } else {
-        cache::finish_write_back(staged.cache, taken.line, true);
-      }
-    });
-    from = taken.line + 1;
+}  // namespace detail
+
+// A flush of frames. Plain data; whoever runs it keeps it. Zeroed memory is one of no device.
+struct FrameFlush {
+  u64 devices;                   // those whose frames may not be written yet, one bit each
+  u64 numbered;                  // of them, those with a number
+  u8 numbers[device_count_max];  // of their flushes in the table, the lowest bytes
+};
+
+// A flush of what was stored into frames of the devices of the mask before this call. Devices without dirty frames cost
+// no search. One rank.
+GPU4FS_FN GPU4FS_NOINLINE inline void begin_frame_flush(const StagedDevices& staged, u64 devices, FrameFlush* flush) {
+  flush->devices = 0;
+  flush->numbered = 0;
+  for (u64 left = devices; left != 0; left &= left - 1) {
+    const u32 d = static_cast<u32>(count_trailing_zeros(left));
+    if (cache::dirty_line_count(staged.cache, d) != 0) flush->devices |= u64{1} << d;
   }
-  if (staged.queue != nullptr) on_leader(g, [&] { ring_detached(staged); });
+}
+
+// Whether everything is written; what was done before is visible then. One rank.
+GPU4FS_FN GPU4FS_NOINLINE inline bool frames_are_written(const StagedDevices& staged, FrameFlush* flush) {
+  for (u64 left = flush->devices; left != 0; left &= left - 1) {
+    const u32 d = static_cast<u32>(count_trailing_zeros(left));
+    const u64 bit = u64{1} << d;
+    if ((flush->numbered & bit) == 0) {
+      const u64 number = cache::begin_flush(staged.cache, d);
+      // The flush before has not ended.
+      if (number == 0) continue;
+      flush->numbers[d] = static_cast<u8>(number);
+      flush->numbered |= bit;
+    }
+    if (cache::has_flushed_byte(staged.cache, d, flush->numbers[d])) flush->devices &= ~bit;
+  }
+  return flush->devices == 0;
+}
+
+// What a rank has begun.
+struct BegunLines {
+  u32 in_flight;
+  u32 written;
+};
+
+namespace detail {
+
+// The rank's line, which it has begun to write back, if a request has to write it. no_line: it is written, or there is
+// nobody to write it to.
+GPU4FS_FN inline LineTransfer transfer_of_flushed_line(const StagedDevices& staged, const cache::WriteBack& taken,
+                                                       u32 owner, BegunLines* begun) {
+  if (taken.line == cache::no_line) return {{}, cache::no_line, owner};
+  const Device& device = staged.devices[taken.key.device];
+  if (!GPU4FS_MUTANT(flushed_line_not_written, true, taken.key.page % 2 != 0)) {
+    cache::finish_write_back(staged.cache, taken.line, true);
+  } else if (has_failed(device) || has_mapping(device)) {
+    write_line(staged, taken);
+  } else {
+    return {taken.key, taken.line, owner};
+  }
+  ++begun->written;
+  return {{}, cache::no_line, owner};
 }
 
 }  // namespace detail
 
-// Writes what was stored into frames of the device before this call. Collective. Status: that of the first write-back
-// that failed, of any time (above).
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& staged, u32 device) {
-  const auto write_until = [&](auto&& is_done) {
-    for (;;) {
-      const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
-      if (on_leader(g, is_done)) return;
-      detail::write_dirty_lines(g, staged, device);
-      if (detail::end_transfers(g, staged, device, 0, device_page_max)) continue;
-      on_leader(g, [&] { detail::await_some(staged, seen); });
+// Begins to write the dirty lines of the devices of the mask, while there is room. `owner` is told when each has ended.
+// count(1) is called before a request can end, and count(-1) if it was not begun after all. Collective. The last line
+// is written by the caller itself if he would only wait for a thread that does it.
+template <class Group, class Count>
+GPU4FS_FN GPU4FS_NOINLINE BegunLines begin_dirty_lines(Group g, const StagedDevices& staged, u64 devices, u32 owner,
+                                                       Count&& count) {
+  BegunLines begun{0, 0};
+  bool is_full = false;
+  cache::WriteBack last{cache::no_line, {}};
+  const auto begin = [&](const cache::WriteBack& taken) {
+    const detail::LineTransfer transfer = detail::transfer_of_flushed_line(staged, taken, owner, &begun);
+    const bool is_wanted = transfer.line != cache::no_line;
+    if (is_wanted) count(1);
+    if (staged.queue != nullptr && detail::detach(g, staged, transfer, IoOperation::write)) {
+      ++begun.in_flight;
+    } else if (is_wanted) {
+      count(-1);
+      cache::finish_write_back(staged.cache, transfer.line, false);
+      is_full = true;
     }
   };
-  // A device without dirty frames costs no search.
-  if (on_leader(g, [&] { return cache::dirty_line_count(staged.cache, device) == 0; })) {
-    return on_leader(g, [&] { return write_error_of(staged, device); });
+  const bool holds_back = Group::size() == 1 && staged.queue != nullptr && carries_out_here(*staged.queue);
+  cache::take_all_dirty(
+      g, staged.cache, [&](cache::LineWord word) { return !is_full && (devices >> word.key().device & 1) != 0; },
+      [&](const cache::WriteBack& taken) {
+        if (!holds_back) return begin(taken);
+        if (last.line != cache::no_line) begin(last);
+        last = taken;
+      });
+  if (g.any(begun.in_flight != 0)) on_leader(g, [&] { ring_detached(staged); });
+  if (last.line != cache::no_line) {
+    detail::write_line(staged, last);
+    ++begun.written;
   }
-  // A flush waits for the end of the one before, and then for its own lines.
-  u64 number = 0;
-  write_until([&] {
-    number = cache::begin_flush(staged.cache, device);
-    return number != 0;
-  });
-  write_until([&] { return cache::has_flushed(staged.cache, device, number); });
+  return begun;
+}
+
+// Writes what was stored into frames of the devices of the mask before this call, and waits. Collective.
+// tell(owner): as for take_completions(), which this calls.
+template <class Group, class Tell>
+GPU4FS_FN GPU4FS_NOINLINE void write_back_devices(Group g, const StagedDevices& staged, u64 devices, Tell&& tell) {
+  FrameFlush flush;
+  on_leader(g, [&] { begin_frame_flush(staged, devices, &flush); });
+  for (;;) {
+    const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
+    if (on_leader(g, [&] { return frames_are_written(staged, &flush); })) return;
+    const u64 left = on_leader(g, [&] { return flush.devices; });
+    const BegunLines begun = begin_dirty_lines(g, staged, left, no_io_owner, [](int) {});
+    if (g.any(begun.written != 0)) continue;
+    if (staged.queue != nullptr && take_completions(g, staged, tell) != 0) continue;
+    on_leader(g, [&] { detail::await_some(staged, seen); });
+  }
+}
+
+// The same for one device, in a program without commands: no request in flight has an owner. Status: that of the first
+// write-back that failed, of any time (above).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& staged, u32 device) {
+  write_back_devices(g, staged, u64{1} << device, [](u32) { GPU4FS_UNREACHABLE("nobody has an owner told"); });
   return on_leader(g, [&] { return write_error_of(staged, device); });
 }
 

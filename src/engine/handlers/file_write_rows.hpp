@@ -101,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
   on_leader(g, [&] {
     WriteState& state = scratch_of<WriteState>(c);
     state.row = {1, partial.chunk, partial.row, partial.kept | partial.taken, partial.taken, lsn};
-    sync_scratch(c) = {load<Order::acquire, Scope::engine>(&fs.log.tail), 0, 0, 0};
+    sync_scratch(c) = {load<Order::acquire, Scope::engine>(&fs.log.tail), 0, 0, 0, {}};
     if (fs::log_wants_checkpoint(fs.log)) request_checkpoint(engine, 0);
   });
   leave_gate(g, engine, c);

@@ -36,7 +36,7 @@ inline constexpr u32 chunks_per_checkpoint_task = 8;
 inline constexpr u32 checkpoint_mask_clean = 1;   // Command::mask: the last checkpoint before unmounting
 inline constexpr u32 checkpoint_mask_forced = 2;  // also if nothing has changed
 
-enum class StageWait : u32 { none, tasks, flush, growth };
+enum class StageWait : u32 { none, tasks, growth };
 
 struct CheckpointScratch {
   u64 epoch;  // the epoch that is written
@@ -47,6 +47,7 @@ struct CheckpointScratch {
   u64 stamp;          // of its superblocks
   u32 growth_number;  // of the plan that the server was asked to write
   u32 reserved;
+  DeviceFlush flush;
 };
 static_assert(sizeof(CheckpointScratch) <= command_scratch_size);
 
@@ -186,53 +187,29 @@ GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
   return unpromised < pages.frame_count / 4;
 }
 
-// For a stage that asks the server. The first call returns false, and the stage sends its request. The call after the
-// answer returns true.
-template <class Group>
-GPU4FS_FN bool asked_before(Group g, CommandState& c) {
+// Leader, before the stage flushes.
+GPU4FS_FN GPU4FS_NOINLINE inline void begin_stage_flush(Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
-  CheckpointScratch& scratch = checkpoint_scratch(c);
-  return on_leader(g, [&] {
-    const bool was_asked = scratch.waits_for != StageWait::none;
-    scratch.waits_for = was_asked ? StageWait::none : StageWait::flush;
-    return was_asked;
-  });
+  const bool is_of_pages = c.stage == static_cast<u32>(CheckpointStage::flush_pages);
+  // For mutants: whether this flush is left out.
+  const bool omits_pages = GPU4FS_MUTANT(pages_not_flushed, false, is_of_pages);
+  const bool omits_superblocks =
+      GPU4FS_MUTANT(superblocks_not_flushed, false, c.stage == static_cast<u32>(CheckpointStage::flush_superblocks));
+  // The other stages flush what was written by transfers.
+  begin_flush(engine, checkpoint_scratch(c).flush, is_of_pages, omits_pages || omits_superblocks);
 }
 
-// Flushes the devices. Returns true when this is done, else *step is the step to leave with. After the command's
-// restart it takes the server's answer.
+// Flushes the devices. Returns true when this is done, else *step is the step to leave with.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
-  // The other stages flush what was written by transfers.
-  const bool writes_frames = on_leader(g, [&] {
-    return c.stage == static_cast<u32>(CheckpointStage::flush_pages) &&
-           checkpoint_scratch(c).waits_for == StageWait::none;
+  DeviceFlush& flush = checkpoint_scratch(c).flush;
+  on_leader(g, [&] {
+    if (flush.stage == FlushStage::none) begin_stage_flush(engine, c);
   });
-  const Status written = writes_frames ? write_frames_back(g, engine) : Status::ok;
-  if (written != Status::ok) {
-    give_up_checkpoint(g, engine);
-    *step = Step::end(written);
-    return false;
-  }
-  // A stage that has asked must take the answer, even if the last device that needs it was replaced meanwhile.
-  // Otherwise the next stage would take the answer for its own.
-  const bool needed = on_leader(g, [&] {
-    fence<Order::acq_rel, Scope::system>();
-    return checkpoint_scratch(c).waits_for != StageWait::none ||
-           GPU4FS_MUTANT(superblocks_not_flushed, devices_need_flush(engine),
-                         c.stage != static_cast<u32>(CheckpointStage::flush_superblocks) && devices_need_flush(engine));
-  });
-  if (!GPU4FS_MUTANT(pages_not_flushed, needed, needed && c.stage != static_cast<u32>(CheckpointStage::flush_pages))) {
-    return true;
-  }
-  if (!asked_before(g, c)) {
-    *step = Step::end(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
-    return false;
-  }
-  const Status flushed = on_leader(g, [&] { return take_flush_answer(engine, c); });
-  if (flushed == Status::ok) return true;
-  give_up_checkpoint(g, engine);
-  *step = Step::end(flushed);
+  const Status status = continue_flush(g, engine, c, flush);
+  if (status == Status::ok) return true;
+  if (!is_wait(status) && status != Status::again) give_up_checkpoint(g, engine);
+  *step = Step::end(status);
   return false;
 }
 

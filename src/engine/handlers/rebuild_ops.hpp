@@ -8,6 +8,7 @@
 #pragma once
 
 #include "device/staged/write_back.hpp"
+#include "engine/device_poll.hpp"
 #include "engine/engine.hpp"
 #include "engine/handlers/scrub_ops.hpp"
 #include "fs/journal/checkpoint.hpp"
@@ -99,12 +100,16 @@ GPU4FS_FN inline Status may_install_device(Engine& engine, u32 index, const wire
 }
 
 // Frames have pages of the device that was lost, and its write errors. Collective, while no step runs, so nobody has
-// pinned any.
+// pinned any. Waits for flushes of the device that are in flight: their errors do not concern its successor.
 template <class Group>
-GPU4FS_FN void forget_frames(Group g, const raid::LogicalSpace& space, u32 index) {
+GPU4FS_FN void forget_frames(Group g, Engine& engine, u32 index) {
+  const raid::LogicalSpace& space = engine.fs.space;
   const device::Device& device = space.devices[index];
   if (device.kind != device::DeviceKind::staged) return;
   GPU4FS_CHECK(device::has_failed(device));
+  while (on_leader(g, [&] { return device::is_flush_in_flight(*space.staged, index); })) {
+    if (!step_from_devices(g, engine)) backoff(1000);
+  }
   device::forget_pages(g, *space.staged, index, 0, device::device_page_max);
   on_leader(g, [&] { device::forget_write_error(*space.staged, index); });
 }
@@ -124,6 +129,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void install_device(Engine& engine, u32 index, 
   device.stack = reinterpret_cast<device::DeviceStack*>(static_cast<std::uintptr_t>(target.stack));
   if (device.stack != nullptr) space.stacked = 1;
   health.file_numbers[index] = target.file_number;
+  store<Order::relaxed, Scope::engine>(&health.flush_errors[index], 0u);
   fs.superblocks[index].device = target.part;
   for (u32 d = 0; d < raid::device_count_of(space); ++d) {
     __builtin_memcpy(fs.superblocks[d].device_uuids[index], target.part.device_uuid, sizeof(target.part.device_uuid));
@@ -134,7 +140,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 index, const wire::RebuildTarget* target) {
   raid::LogicalSpace& space = engine.fs.space;
   GPU4FS_TRY(on_leader(g, [&] { return may_install_device(engine, index, *target); }));
-  forget_frames(g, space, index);
+  forget_frames(g, engine, index);
   on_leader(g, [&] { install_device(engine, index, *target); });
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
     if (on_leader(g, [&] { return has_column_on(space.chunks[i], index); })) mark_chunk_for_rebuild(g, space.chunks[i]);

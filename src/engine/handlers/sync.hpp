@@ -7,8 +7,8 @@
 #pragma once
 
 #include "base/mutant.hpp"
+#include "engine/device_flush.hpp"
 #include "engine/engine.hpp"
-#include "engine/frame_flush.hpp"
 #include "engine/log_flush.hpp"
 #include "engine/write_errors.hpp"
 #include "fs/journal/checkpoint.hpp"
@@ -35,37 +35,14 @@ GPU4FS_FN void give_up_checkpoint(Group g, Engine& engine) {
   });
 }
 
-GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
-  for (u32 d = 0; d < raid::device_count_of(engine.fs.space); ++d) {
-    if (engine.fs.space.devices[d].needs_flush != 0) return true;
-  }
-  return false;
-}
-
-// Takes the answer to a flush. It is ok too if all devices on which the flush failed could be given up. Leader.
-GPU4FS_FN inline Status take_flush_answer(Engine& engine, CommandState& c) {
-  const UpcallAnswer answer = take_answer(c);
-  if (answer.status == Status::ok || answer.failed_devices == 0) return answer.status;
-  // A failure before the replacement of a device does not concern the new device. The new one has no data yet that had
-  // to be flushed.
-  for (u64 left = answer.failed_devices & ~answer.replaced_devices; left != 0; left &= left - 1) {
-    const u32 device = static_cast<u32>(count_trailing_zeros(left));
-    // A device that is about to join the pool: nothing depends on it before its superblock is flushed.
-    if (device >= raid::device_count_of(engine.fs.space)) continue;
-    if (GPU4FS_MUTANT(flush_failure_ignored, !raid::outlives_flush_error(engine.fs.space, device), false)) {
-      return answer.status;
-    }
-  }
-  return Status::ok;
-}
-
 enum class SyncStage : u32 { start = 0, log, epoch };
 
 struct SyncScratch {
   u64 goal;       // LSN, or the epoch in SyncStage::epoch
   u64 written;    // LSN, for the writer of the log
   u32 is_writer;  // 1: of the log, for all others
-  u32 has_asked;  // 1: the writer has asked for a flush, and takes the answer
+  u32 reserved;
+  DeviceFlush flush;  // of the writer
 };
 
 // The state is at the end of scratch memory. A write that makes its record durable has its own state at the beginning.
@@ -84,11 +61,11 @@ GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
   // (raid/device_loss.hpp).
   const bool log_will_do = fs::log_is_on(fs) && !raid::has_unrecorded_loss(fs.space);
   if (log_will_do && tail - minimum(tail, durable_lsn(engine)) <= log_flush_bytes_max) {
-    scratch = {tail, 0, 0, 0};
+    scratch = {tail, 0, 0, 0, {}};
     c.stage = static_cast<u32>(SyncStage::log);
     return;
   }
-  scratch = {fs::epoch_of_changes(fs), 0, 0, 0};
+  scratch = {fs::epoch_of_changes(fs), 0, 0, 0, {}};
   c.stage = static_cast<u32>(SyncStage::epoch);
 }
 
@@ -124,32 +101,24 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
   return GPU4FS_MUTANT(log_not_written, fs::write_log(g, fs, range.from, end), Status::ok);
 }
 
-// For the writer of the log: writes it and flushes all devices. ok: end_log_flush() must follow. waits_for_answer,
-// again: the step is restarted, and calls again. Any other status: the log was given up.
+// For the writer of the log: writes it and flushes all devices. ok: end_log_flush() must follow. waits_for_io,
+// waits_for_answer, again: the step is restarted, and calls again. Any other status: the log was given up.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, bool has_asked) {
-  if (!has_asked) {
-    Status status = write_log_for_all(g, engine, c);
+GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c) {
+  SyncScratch& scratch = sync_scratch(c);
+  const bool is_new = on_leader(g, [&] { return scratch.flush.stage == FlushStage::none; });
+  if (is_new) {
+    const Status status = write_log_for_all(g, engine, c);
     if (status == Status::again) return status;
-    if (status == Status::ok) status = write_frames_back(g, engine);
     if (status != Status::ok) {
       fail_log_flush(g, engine, c, status);
       return status;
     }
-    const bool flushes = on_leader(g, [&] {
-      fence<Order::acq_rel, Scope::system>();
-      const bool needed = GPU4FS_MUTANT(log_not_flushed, devices_need_flush(engine), false);
-      sync_scratch(c).has_asked = needed ? 1 : 0;
-      return needed;
-    });
-    return flushes ? upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}) : Status::ok;
+    on_leader(g, [&] { begin_flush(engine, scratch.flush, true, GPU4FS_MUTANT(log_not_flushed, false, true)); });
   }
-  const Status outcome = on_leader(g, [&] {
-    sync_scratch(c).has_asked = 0;
-    return take_flush_answer(engine, c);
-  });
-  if (outcome != Status::ok) fail_log_flush(g, engine, c, outcome);
-  return outcome;
+  const Status status = continue_flush(g, engine, c, scratch.flush);
+  if (status != Status::ok && !is_wait(status) && status != Status::again) fail_log_flush(g, engine, c, status);
+  return status;
 }
 
 // Makes the log durable up to the goal in the command's SyncScratch, as its writer or by waiting for the writer. The
@@ -160,19 +129,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status make_log_durable(Group g, Engine& engine, Comma
   struct Turn {
     Status status;
     u32 is_writer;
-    u32 has_asked;
   };
   const Turn turn = on_leader(g, [&] {
     SyncScratch& scratch = sync_scratch(c);
-    if (scratch.is_writer != 0) return Turn{Status::ok, 1, scratch.has_asked};
-    if (raid::has_unrecorded_loss(engine.fs.space)) return Turn{Status::retry_after_checkpoint, 0, 0};
+    if (scratch.is_writer != 0) return Turn{Status::ok, 1};
+    if (raid::has_unrecorded_loss(engine.fs.space)) return Turn{Status::retry_after_checkpoint, 0};
     bool is_writer = false;
     const Status status = await_log(engine, c, scratch.goal, &is_writer);
     scratch.is_writer = is_writer ? 1 : 0;
-    return Turn{status, scratch.is_writer, 0};
+    return Turn{status, scratch.is_writer};
   });
   if (turn.is_writer == 0) return turn.status;
-  GPU4FS_TRY(write_and_flush_log(g, engine, c, turn.has_asked != 0));
+  GPU4FS_TRY(write_and_flush_log(g, engine, c));
   GPU4FS_TRACE_POINT(sync);
   return on_leader(g, [&] {
     SyncScratch& scratch = sync_scratch(c);
