@@ -69,7 +69,8 @@ Controller::~Controller() {
       backoff(1000);
     }
   }
-  registers_.stop_dma();
+  // Whoever gets the controller next finds it disabled.
+  if (load<Order::acquire, Scope::engine>(&state_.is_quiet) == 0) quiesce();
 }
 
 void Controller::fail_with(Failure failure, const std::string& text) {
