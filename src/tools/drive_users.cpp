@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
 
 #include "nvme/pci/open_files.hpp"
@@ -15,11 +16,24 @@
 namespace gpu4fs::tools {
 namespace {
 
+// The kernel opens what is behind a loop device without a claim.
+std::string find_loop_device(u64 device_number) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/sys/class/block", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string path = pool::first_line(entry->path() / "loop/backing_file");
+    if (!path.empty() && pool::block_device_number(path) == device_number) return entry->path().filename().string();
+  }
+  return "";
+}
+
 std::string find_user_of(const std::string& path) {
   const u64 number = pool::block_device_number(path);
   if (number == 0) return "";
   const std::string user = pool::find_block_device_user(number);
   if (!user.empty()) return fmt::format("{} is {}", path, user);
+  const std::string loop = find_loop_device(number);
+  if (!loop.empty()) return fmt::format("{} is behind {}", path, loop);
   const std::string process = nvme::find_process_with_device(number, true);
   return process.empty() ? "" : fmt::format("{} has {} open", process, path);
 }
