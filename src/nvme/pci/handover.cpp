@@ -31,7 +31,9 @@ void Handover::rebind(const PciDrive& drive, const std::string& driver_override)
 void Handover::undo(const PciDrive& before) {
   const std::string folder = pci_device_folder(before.address);
   const std::string driver = tree_.link_name(folder + "/driver");
-  tree_.write(folder + "/driver_override", before.driver_override + "\n");
+  if (find_pci_drive(tree_, before.address).driver_override != before.driver_override) {
+    tree_.write(folder + "/driver_override", before.driver_override + "\n");
+  }
   if (driver == before.driver) return;
   if (!driver.empty()) tree_.write(folder + "/driver/unbind", before.address);
   if (!before.driver.empty()) tree_.write(fmt::format("/sys/bus/pci/drivers/{}/bind", before.driver), before.address);

@@ -52,8 +52,8 @@ VfioRegisters::~VfioRegisters() {
   ::munmap(registers_, bytes_);
 }
 
-// Other bits stay as the kernel has set them. The read that follows ends when the device has the write, and nothing that
-// it wrote before can arrive after that.
+// Other bits stay as the kernel has set them. The read that follows ends when the device has the write. What the device
+// wrote to memory before comes before the answer to this read.
 void VfioRegisters::set_command(u16 bits) {
   constexpr u16 own = PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE;
   const auto place = static_cast<off_t>(config_offset_ + PCI_COMMAND);
