@@ -11,18 +11,18 @@ namespace {
 constexpr u64 mib = 1 << 20;
 
 TEST(VfioMemory, LiesInARange) {
-  const BusRange x86[] = {{0, 0xfedfffff}, {0xfef00000, 0x7fffffffff}};
+  const TranslatedRange x86[] = {{0, 0xfedfffff}, {0xfef00000, 0x7fffffffff}};
   EXPECT_EQ(choose_bus_address(x86, 64 * mib), 2 * mib);
   EXPECT_EQ(choose_bus_address(x86, u64{8} << 30), 0xff000000u);
   EXPECT_EQ(choose_bus_address(x86, u64{1} << 39), 0u);
   EXPECT_EQ(choose_bus_address(x86, 0), 0u);
 
-  const BusRange small[] = {{3 * mib, 6 * mib - 1}};
+  const TranslatedRange small[] = {{3 * mib, 6 * mib - 1}};
   EXPECT_EQ(choose_bus_address(small, 2 * mib), 4 * mib);
   EXPECT_EQ(choose_bus_address(small, 2 * mib + 1), 0u);
   EXPECT_EQ(choose_bus_address({}, mib), 0u);
 
-  const BusRange top[] = {{~u64{0} - 4096, ~u64{0}}, {~u64{0} - 4 * mib + 1, ~u64{0}}};
+  const TranslatedRange top[] = {{~u64{0} - 4096, ~u64{0}}, {~u64{0} - 4 * mib + 1, ~u64{0}}};
   EXPECT_EQ(choose_bus_address(top, 4 * mib), ~u64{0} - 4 * mib + 1);
 }
 

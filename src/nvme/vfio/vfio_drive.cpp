@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* container_path = "/dev/vfio/vfio";
 
-[[noreturn]] void refuse(const std::string& text) {
+[[noreturn]] void fail_opening(const std::string& text) {
   throw std::runtime_error(text);
 }
 
@@ -32,12 +32,12 @@ int open_container(const std::string& address, u64 memory_bytes) {
   check_locked_memory(read_locked_memory(), memory_bytes);
   const PciDrive drive = find_pci_drive(SystemTree(), address);
   if (drive.driver != vfio_driver) {
-    refuse(fmt::format("{}: it is not given to gpu4fs: 'gpu4fs nvme take {}'", address, address));
+    fail_opening(fmt::format("{}: it is not given to gpu4fs: 'gpu4fs nvme take {}'", address, address));
   }
   const std::string obstacle = find_iommu_obstacle(drive);
-  if (!obstacle.empty()) refuse(fmt::format("{}: {}", address, obstacle));
+  if (!obstacle.empty()) fail_opening(fmt::format("{}: {}", address, obstacle));
   const int container = ::open(container_path, O_RDWR | O_CLOEXEC);
-  if (container < 0) refuse(fmt::format("{}: {}", container_path, error_text()));
+  if (container < 0) fail_opening(fmt::format("{}: {}", container_path, error_text()));
   return container;
 }
 
@@ -52,8 +52,8 @@ int open_group(const std::string& address, int container) {
   const u32 number = find_pci_drive(SystemTree(), address).iommu_group.value();
   const std::string path = fmt::format("/dev/vfio/{}", number);
   const int group = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (group < 0 && errno == EBUSY) refuse(fmt::format("{}: {} is in use{}", address, path, user_of(path)));
-  if (group < 0) refuse(fmt::format("{}: {}: {}", address, path, error_text()));
+  if (group < 0 && errno == EBUSY) fail_opening(fmt::format("{}: {} is in use{}", address, path, user_of(path)));
+  if (group < 0) fail_opening(fmt::format("{}: {}: {}", address, path, error_text()));
   vfio_group_status status{};
   status.argsz = sizeof(status);
   std::string problem;
@@ -68,12 +68,12 @@ int open_group(const std::string& address, int container) {
   }
   if (problem.empty()) return group;
   ::close(group);
-  refuse(fmt::format("{}: {}", address, problem));
+  fail_opening(fmt::format("{}: {}", address, problem));
 }
 
 int open_device(const std::string& address, int group) {
   const int device = ::ioctl(group, VFIO_GROUP_GET_DEVICE_FD, address.c_str());
-  if (device < 0) refuse(fmt::format("{}: VFIO_GROUP_GET_DEVICE_FD: {}", address, error_text()));
+  if (device < 0) fail_opening(fmt::format("{}: VFIO_GROUP_GET_DEVICE_FD: {}", address, error_text()));
   return device;
 }
 

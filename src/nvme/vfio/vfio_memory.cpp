@@ -25,10 +25,10 @@ namespace {
 
 constexpr u64 bus_alignment = u64{2} << 20;
 // Of kernels before 5.4, which do not say: below the addresses of interrupts, which every IOMMU can translate.
-constexpr BusRange assumed_range{u64{256} << 20, 0xfedfffff};
+constexpr TranslatedRange assumed_range{u64{256} << 20, 0xfedfffff};
 
 // Ranges that the container's IOMMU says it can translate.
-std::vector<BusRange> read_bus_ranges(int container) {
+std::vector<TranslatedRange> read_bus_ranges(int container) {
   vfio_iommu_type1_info head{};
   head.argsz = sizeof(head);
   if (::ioctl(container, VFIO_IOMMU_GET_INFO, &head) != 0) {
@@ -43,7 +43,7 @@ std::vector<BusRange> read_bus_ranges(int container) {
   std::memcpy(bytes.data(), &info, sizeof(info));
   if (::ioctl(container, VFIO_IOMMU_GET_INFO, bytes.data()) != 0) return {assumed_range};
   std::memcpy(&info, bytes.data(), sizeof(info));
-  std::vector<BusRange> ranges;
+  std::vector<TranslatedRange> ranges;
   u64 offset = (info.flags & VFIO_IOMMU_INFO_CAPS) != 0 ? info.cap_offset : 0;
   // Each capability names the place of the next one.
   while (offset != 0 && offset + sizeof(vfio_info_cap_header) <= bytes.size()) {
@@ -63,7 +63,7 @@ std::vector<BusRange> read_bus_ranges(int container) {
     if (header.next <= offset) break;
     offset = header.next;
   }
-  return ranges.empty() ? std::vector<BusRange>{assumed_range} : ranges;
+  return ranges.empty() ? std::vector<TranslatedRange>{assumed_range} : ranges;
 }
 
 // The value of a line "Name: value" in /proc/self/status, "" if there is none.
@@ -77,8 +77,8 @@ std::string status_value(const std::string& name) {
 
 }  // namespace
 
-u64 choose_bus_address(std::span<const BusRange> ranges, u64 bytes) {
-  for (const BusRange& range : ranges) {
+u64 choose_bus_address(std::span<const TranslatedRange> ranges, u64 bytes) {
+  for (const TranslatedRange& range : ranges) {
     if (range.first > ~u64{0} - bus_alignment) continue;
     const u64 first = align_up(std::max(range.first, bus_alignment), bus_alignment);
     if (bytes > 0 && first <= range.last && range.last - first >= bytes - 1) return first;
@@ -104,7 +104,7 @@ void check_locked_memory(const LockedMemory& state, u64 bytes) {
 }
 
 VfioMemory::VfioMemory(int container, u64 bytes) : container_(container), bytes_(align_up(bytes, page_size)) {
-  const std::vector<BusRange> ranges = read_bus_ranges(container);
+  const std::vector<TranslatedRange> ranges = read_bus_ranges(container);
   bus_address_ = choose_bus_address(ranges, bytes_);
   if (bus_address_ == 0) {
     throw std::runtime_error(fmt::format("VFIO: the IOMMU has no room for {} of memory", size_text(bytes_)));

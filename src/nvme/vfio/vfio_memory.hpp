@@ -9,13 +9,13 @@
 namespace gpu4fs::nvme {
 
 // Bus addresses that the IOMMU can translate, both ends included.
-struct BusRange {
+struct TranslatedRange {
   u64 first;
   u64 last;
 };
 
 // Where `bytes` fit, aligned to 2 MiB, and not at address 0. 0: nowhere.
-u64 choose_bus_address(std::span<const BusRange> ranges, u64 bytes);
+u64 choose_bus_address(std::span<const TranslatedRange> ranges, u64 bytes);
 
 // Locked memory of this process, in bytes.
 struct LockedMemory {
