@@ -146,6 +146,7 @@ check "the drive is quiet again" is_quiet $pair
 # One process at a time.
 program Vfio.Holds >/tmp/holder 2>&1 &
 until_true test -e /tmp/held
+check "a used drive may reach memory" is_bus_master $pair
 check "a used drive is not given back" refuses "(gpu4fs_nvme_vfi) uses its IOMMU group" nvme give-back $pair
 check "a used drive stays" has_driver $pair vfio-pci
 check "nobody else opens it" program Vfio.IsInUse
