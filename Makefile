@@ -24,7 +24,7 @@ cuda-whole: setup
 	cmake --preset cuda-whole
 	cmake --build --preset cuda-whole -j $(JOBS) --target gpu4fs
 
-test: setup
+test: setup setup-guest
 	@scripts/test.sh
 
 # With a GPU the demo runs both engines.
@@ -102,6 +102,16 @@ qemu-check: setup-cpu
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_nvme_qtest
 	GPU4FS_BUILD=build/release tests/nvme/qemu_test.py
+
+# The NVMe driver through VFIO, and drives that pass between it and the kernel's driver, in a guest of QEMU; prints how
+# many checks passed.
+.PHONY: setup-guest vfio-check
+setup-guest:
+	@scripts/setup_guest.sh
+vfio-check: setup-cpu setup-guest
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target gpu4fs gpu4fs_nvme_vfio
+	GPU4FS_BUILD=build/release tests/nvme/vfio_test.py
 
 # Wrong expressions in place of right ones; for each of them a test has to fail. ONLY: a regular expression of names.
 ONLY ?=

@@ -179,6 +179,9 @@ if(NOT GPU4FS_SANITIZE)
   gpu4fs_add_test_program(gpu4fs_nvme_qtest ${PROJECT_SOURCE_DIR}/tests/nvme/qtest/qtest_main.cpp
     ${PROJECT_SOURCE_DIR}/tests/nvme/qtest/qtest_machine.cpp)
   target_link_libraries(gpu4fs_nvme_qtest PRIVATE gpu4fs_nvme)
+  # Runs in the guest of tests/nvme/vfio_test.py.
+  gpu4fs_add_test_program(gpu4fs_nvme_vfio ${PROJECT_SOURCE_DIR}/tests/nvme/vfio/vfio_main.cpp)
+  target_link_libraries(gpu4fs_nvme_vfio PRIVATE gpu4fs_nvme)
 endif()
 
 if(gpu4fs_system_sources)

@@ -219,6 +219,9 @@
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
   X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \
   X(nvme_drive_token_ignored, nvme, "DriveSchedules.*", "Two workers of a drive take the same command.")              \
+  X(nvme_left_enabled, nvme, "ControllerEnd.*", "The next driver of a drive finds the controller at work.")           \
+  X(nvme_handover_not_undone, nvme, "HandoverOfDrives.*", "A drive that no driver takes is left without one.")        \
+  X(nvme_take_without_iommu, nvme, "HandoverOfDrives.*", "A drive is taken that could reach all memory.")             \
   X(staged_store_not_marked, device, "Staged.*",                                                                      \
     "What is stored into a page of a staged device is not written to it.")                                            \
   X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \

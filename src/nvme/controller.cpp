@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/access.hpp"
+#include "base/mutant.hpp"
 #include "device/nvme/queue_build.hpp"
 #include "device/nvme/submit.hpp"
 
@@ -69,7 +70,9 @@ Controller::~Controller() {
       backoff(1000);
     }
   }
-  registers_.stop_dma();
+  // Whoever gets the controller next finds it disabled.
+  const bool is_quiet = load<Order::acquire, Scope::engine>(&state_.is_quiet) != 0;
+  if (GPU4FS_MUTANT(nvme_left_enabled, !is_quiet, false)) quiesce();
 }
 
 void Controller::fail_with(Failure failure, const std::string& text) {

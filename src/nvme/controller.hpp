@@ -34,7 +34,7 @@ class Controller {
   // Resets and enables the controller, identifies it and its namespaces, and creates the queues. Throws
   // ControllerError. Both references outlive this object.
   Controller(RegisterAccess& registers, DmaMemory& memory, const ControllerOptions& options);
-  // Shuts the controller down if it still answers, and ends its DMA.
+  // Shuts the controller down if it still answers, disables it and ends its DMA.
   ~Controller();
   Controller(const Controller&) = delete;
   Controller& operator=(const Controller&) = delete;

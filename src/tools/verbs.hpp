@@ -23,6 +23,7 @@ extern const cli::Verb trim_verb;
 extern const cli::Verb device_verb;
 extern const cli::Verb balance_verb;
 extern const cli::Verb status_verb;
+extern const cli::Verb nvme_verb;
 extern const cli::Verb trace_verb;
 extern const cli::Verb bench_verb;
 extern const cli::Verb completion_verb;

@@ -78,6 +78,24 @@ TEST(BlockIo, RandomOperations) {
   }
 }
 
+// After its end, and after an end behind a failure: the next driver finds a controller that does nothing.
+TEST(ControllerEnd, LeavesTheControllerDisabled) {
+  for (const bool has_failed : {false, true}) {
+    const DriveOptions options = drive_options(512, true);
+    EmulatedBus bus(8 << 20);
+    EmulatedController emulated(bus, options.emulated);
+    {
+      Controller controller(emulated, bus, options.controller);
+      EXPECT_NE(emulated.read_32(static_cast<u32>(Register::csts)) & csts_ready, 0u);
+      if (has_failed) fail(controller.state(), Failure::timed_out);
+    }
+    EXPECT_EQ(emulated.read_32(static_cast<u32>(Register::cc)) & cc_enable, 0u);
+    EXPECT_EQ(emulated.read_32(static_cast<u32>(Register::csts)) & csts_ready, 0u);
+    EXPECT_FALSE(emulated.is_dma_allowed());
+    EXPECT_EQ(emulated.complaint(), "");
+  }
+}
+
 TEST(BlockIo, TwoNamespacesAndTwoControllers) {
   DriveOptions options = drive_options(512, true);
   options.emulated.namespaces.push_back({7, medium_of(medium_bytes, 4096, false)});

@@ -34,10 +34,20 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(run("frobnicate").returncode, 16)
 
     def test_every_verb_explains_itself(self) -> None:
-        for verb in ("mkfs", "mount", "umount", "fsck", "info", "dump", "doctor", "trace", "bench"):
+        for verb in ("mkfs", "mount", "umount", "fsck", "info", "dump", "doctor", "nvme", "trace", "bench"):
             result = run(verb, "--help")
             self.assertEqual(result.returncode, 0, verb)
             self.assertIn(f"gpu4fs {verb}", result.stdout)
+
+    def test_nvme(self) -> None:
+        listed = run("nvme", "list", "--json")
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.assertIsInstance(json.loads(listed.stdout)["drives"], list)
+        self.assertEqual(run("nvme").returncode, 16)
+        self.assertEqual(run("nvme", "take").returncode, 16)
+        refused = run("nvme", "take", "nvme0")
+        self.assertEqual(refused.returncode, 8)
+        self.assertIn("root" if os.geteuid() != 0 else "not a PCI address", refused.stderr)
 
     def test_program_names(self) -> None:
         for name, status in (("mkfs.gpu4fs", 16), ("fsck.gpu4fs", 16), ("mount.gpu4fs", 1)):

@@ -111,6 +111,10 @@ void EmulatedController::allow_dma() {
   const std::lock_guard<std::mutex> guard(mutex_);
   has_dma_ = true;
 }
+bool EmulatedController::is_dma_allowed() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return has_dma_;
+}
 
 void EmulatedController::remove() {
   const std::lock_guard<std::mutex> guard(mutex_);

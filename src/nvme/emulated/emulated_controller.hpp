@@ -87,6 +87,7 @@ class EmulatedController : public RegisterAccess {
 
   // What the driver did wrong; empty: nothing.
   std::string complaint() const;
+  bool is_dma_allowed() const;
   u64 completed_count() const { return completed_count_.load(); }
   // Abort commands that it has received.
   u64 abort_count() const { return abort_count_.load(); }

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""The NVMe driver through VFIO, and drives that pass between it and the kernel's driver: in a guest of QEMU.
+
+The guest has an emulated IOMMU and no network. Its processor is emulated too: KVM is not needed. It boots from
+build/guest (scripts/setup_guest.sh) with the gpu4fs program and gpu4fs_nvme_vfio, and runs
+tests/nvme/vfio/guest_checks.sh. Without build/guest this ends with status 77, which is a skipped test.
+"""
+import os
+import pathlib
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+QEMU = "qemu-system-x86_64"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILD = pathlib.Path(os.environ.get("GPU4FS_BUILD", ROOT / "build/release"))
+GUEST = ROOT / "build/guest"
+SCRIPTS = ROOT / "tests/nvme/vfio"
+PROGRAMS = [BUILD / "gpu4fs", BUILD / "gpu4fs_nvme_vfio"]
+LIMIT_S = 400
+IMAGE_BYTES = 32 << 20
+SKIPPED = 77
+
+DRIVE = "-drive file={folder}/{name}.img,if=none,id={name},format=raw,discard=unmap"
+DEVICES = [
+    "-device intel-iommu,intremap=on,caching-mode=on",
+    "-device nvme,id=pair,serial=pair,addr=4",
+    "-device nvme-ns,drive=a,bus=pair,nsid=1",
+    "-device nvme-ns,drive=b,bus=pair,nsid=3,logical_block_size=4096,physical_block_size=4096",
+    "-device nvme,drive=c,serial=used,addr=5",
+    "-device nvme,drive=d,serial=first,addr=6.0,multifunction=on",
+    "-device nvme,drive=e,serial=second,addr=6.1",
+]
+
+
+def libraries(program: pathlib.Path) -> set[str]:
+    """The shared libraries of a program and its loader."""
+    text = subprocess.run(["ldd", program], capture_output=True, text=True, check=True, timeout=60).stdout
+    return set(re.findall(r"(/\S+) \(0x", text))
+
+
+def make_archive(folder: pathlib.Path) -> pathlib.Path:
+    """The guest's file system, as the kernel unpacks it (cpio)."""
+    root = folder / "root"
+    for name in ("bin", "proc", "sys", "dev", "tmp", "modules", "mnt"):
+        (root / name).mkdir(parents=True)
+    shutil.copy(GUEST / "busybox", root / "bin/busybox")
+    shutil.copytree(GUEST / "modules", root / "modules", dirs_exist_ok=True)
+    shutil.copy(SCRIPTS / "guest_init.sh", root / "init")
+    shutil.copy(SCRIPTS / "guest_checks.sh", root / "checks.sh")
+    os.chmod(root / "init", 0o755)
+    for program in PROGRAMS:
+        subprocess.run(["strip", "-o", root / program.name, program], check=True, timeout=120)
+        for library in libraries(program):
+            place = root / library.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, place)
+    names = "\n".join(sorted(str(path.relative_to(root)) for path in root.rglob("*")))
+    archive = folder / "archive"
+    with open(archive, "wb") as output:
+        subprocess.run(["cpio", "-o", "-H", "newc", "--quiet", "-R", "0:0"], cwd=root, input=names.encode(),
+                       stdout=output, check=True, timeout=120)
+    return archive
+
+
+def command_line(folder: pathlib.Path, archive: pathlib.Path) -> list[str]:
+    command = [
+        QEMU, "-accel", "tcg", "-cpu", "max", "-M", "q35", "-smp", "2", "-m", "1024", "-nodefaults", "-no-reboot",
+        "-display", "none", "-serial", "stdio", "-kernel", str(GUEST / "vmlinuz"), "-initrd", str(archive),
+        "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=1 intel_iommu=on iommu=nopt",
+        "-trace", "pci_nvme_ub*",
+    ]
+    for name in "abcde":
+        with open(folder / f"{name}.img", "wb") as image:
+            image.truncate(IMAGE_BYTES)
+        command += DRIVE.format(folder=folder, name=name).split(" ")
+    for device in DEVICES:
+        command += device.split(" ")
+    return command
+
+
+def read_console(qemu: subprocess.Popen) -> str:
+    """What the guest prints until it ends or the time is over."""
+    end = time.monotonic() + LIMIT_S
+    text = b""
+    while time.monotonic() < end:
+        ready, _, _ = select.select([qemu.stdout], [], [], 1)
+        if not ready:
+            continue
+        piece = os.read(qemu.stdout.fileno(), 65536)
+        if not piece:
+            break
+        text += piece
+    return text.decode(errors="replace").replace("\r", "")
+
+
+def run_guest(folder: pathlib.Path) -> tuple[str, str]:
+    with open(folder / "stderr", "wb") as stderr:
+        qemu = subprocess.Popen(command_line(folder, make_archive(folder)), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=stderr)
+    try:
+        console = read_console(qemu)
+    finally:
+        qemu.kill()
+        qemu.wait()
+    return console, (folder / "stderr").read_text(errors="replace")
+
+
+def missing() -> str | None:
+    if shutil.which(QEMU) is None or shutil.which("cpio") is None:
+        return f"there is no {QEMU} or no cpio; 'make setup' installs them"
+    for program in PROGRAMS:
+        if not program.exists():
+            return f"there is no {program}"
+    return None
+
+
+def main() -> int:
+    if missing() is not None:
+        print(f"vfio-check: {missing()}", file=sys.stderr)
+        return 1
+    if not (GUEST / "version").exists():
+        print("vfio-check: skipped: there is no guest; scripts/setup_guest.sh makes it", file=sys.stderr)
+        return SKIPPED
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        console, messages = run_guest(pathlib.Path(place))
+    print(console)
+    passed = len(re.findall(r"^ok ", console, re.M))
+    failed = len(re.findall(r"^FAILED ", console, re.M))
+    # QEMU's trace of what the kernel's driver or ours does wrong.
+    found = [line for line in messages.splitlines() if "pci_nvme_ub" in line]
+    # Each line of the script that is a check has run.
+    written = len(re.findall(r"^check ", (SCRIPTS / "guest_checks.sh").read_text(), re.M))
+    if "guest: end" not in console or passed + failed != written:
+        failed += 1
+        print(f"FAILED the guest has not run all checks\n{messages[-3000:]}")
+    if found:
+        failed += 1
+        print("FAILED the trace of the controllers:", *found[:20], sep="\n")
+    print(f"vfio-check: {passed} passed, {failed} failed, {time.monotonic() - began:.0f} s")
+    return 0 if failed == 0 and passed == written else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
