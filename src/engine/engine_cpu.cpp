@@ -315,6 +315,15 @@ TraceTotals CpuEngine::trace() const {
   return copy;
 }
 
+PageCacheCounters CpuEngine::page_cache() const {
+  PageCacheCounters sums{};
+  const device::StagedDevices* const staged = engine_->fs.space.staged;
+  if (staged == nullptr) return sums;
+  sums.frames = staged->cache.line_count;
+  add_sets(staged->cache.sets, staged->cache.set_count, sums);
+  return sums;
+}
+
 EngineCounters CpuEngine::counters() const {
   const SharedCounters& shared = engine_->counters;
   EngineCounters sums{};

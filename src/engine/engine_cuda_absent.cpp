@@ -92,6 +92,9 @@ std::string CudaEngine::description() const {
 EngineCounters CudaEngine::counters() const {
   refuse();
 }
+PageCacheCounters CudaEngine::page_cache() const {
+  refuse();
+}
 TraceTotals CudaEngine::trace() const {
   refuse();
 }

@@ -97,9 +97,14 @@ class EngineHost {
   // end of its worker's step. All numbers are exact after stop(). Whether commands are in flight is known to
   // Engine::commands_active alone. Zeros if a GPU engine has died.
   virtual EngineCounters counters() const = 0;
+  // Sums since the engine was created, as for counters(). Zeros without staged devices.
+  virtual PageCacheCounters page_cache() const = 0;
   virtual TraceTotals trace() const { return {}; }  // zeros without trace_is_compiled_in
   virtual u64 durable_epoch() const = 0;
 };
+
+// Adds what the sets of a page cache have counted. They may be counting meanwhile.
+void add_sets(const cache::CacheSet* sets, u32 count, PageCacheCounters& sums);
 
 // `devices`: one bit for each device whose flush failed.
 inline wire::Command answer_upcall_command(const ring::Upcall& upcall, Status result, u64 devices = 0) {

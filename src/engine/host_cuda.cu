@@ -92,6 +92,7 @@ class CudaEngine::Implementation {
   void poke(T* engine_address, const T& value);
 
   EngineCounters counters() const;
+  PageCacheCounters page_cache() const;
   Engine* engine() const { return engine_; }
 
  private:
@@ -255,6 +256,22 @@ EngineCounters CudaEngine::Implementation::counters() const {
   cudaStreamSynchronize(control_stream_);
   static_cast<SharedCounters&>(sums) = *shared_counters_;
   for (u32 i = 0; i < worker_count_; ++i) add_counters_of(worker_counters_[i], sums);
+  return sums;
+}
+
+PageCacheCounters CudaEngine::Implementation::page_cache() const {
+  PageCacheCounters sums{};
+  const device::StagedDevices* const address = peek(&engine_->fs.space.staged);
+  if (address == nullptr) return sums;
+  const cache::Cache table = peek(&address->cache);
+  std::vector<cache::CacheSet> sets(table.set_count);
+  const std::lock_guard<std::mutex> guard(control_mutex_);
+  if (has_died()) return sums;
+  cudaMemcpyAsync(sets.data(), table.sets, sets.size() * sizeof(cache::CacheSet), cudaMemcpyDeviceToHost,
+                  control_stream_);
+  cudaStreamSynchronize(control_stream_);
+  sums.frames = table.line_count;
+  add_sets(sets.data(), table.set_count, sums);
   return sums;
 }
 
@@ -708,6 +725,9 @@ std::string CudaEngine::description() const {
 }
 EngineCounters CudaEngine::counters() const {
   return implementation_->counters();
+}
+PageCacheCounters CudaEngine::page_cache() const {
+  return implementation_->page_cache();
 }
 TraceTotals CudaEngine::trace() const {
   return implementation_->peek(&implementation_->engine()->trace);

@@ -62,6 +62,16 @@ void print_damage(const JsonValue& status) {
   }
 }
 
+void print_page_cache(const JsonValue& cache) {
+  if (count_of(cache["bytes"]) == 0) return;
+  const u64 hits = count_of(cache["hits"]) + count_of(cache["hits_on_the_way"]);
+  const u64 looks = hits + count_of(cache["misses"]);
+  fmt::print(
+      "page cache  {}, {} hits, {} misses{}\n", size_text(count_of(cache["bytes"])), hits, count_of(cache["misses"]),
+      looks == 0 ? ""
+                 : fmt::format(" ({:.1f} % found)", 100.0 * static_cast<double>(hits) / static_cast<double>(looks)));
+}
+
 void print_mounted(const std::string& mountpoint, const JsonValue& status) {
   fmt::print("pool        {}{}{}\n", status["uuid"].text, status["label"].text.empty() ? "" : ", ",
              format::escape_name(status["label"].text));
@@ -73,6 +83,7 @@ void print_mounted(const std::string& mountpoint, const JsonValue& status) {
     fmt::print("  {}: {} requests in {} operations, {}, {} failed\n", io["operation"].text, count_of(io["requests"]),
                count_of(io["operations"]), size_text(count_of(io["bytes"])), count_of(io["errors"]));
   }
+  print_page_cache(status["page_cache"]);
   if (count_of(status["engine_restarts"]) != 0) {
     fmt::print("restarts    {}, the last at {}, because the engine died: {}\n", count_of(status["engine_restarts"]),
                format::time_text(format::encode_time(static_cast<i64>(count_of(status["engine_last_restart"])), 0)),
