@@ -18,6 +18,7 @@ namespace {
 
 constexpr u64 doorbell_data = ~u64{0};  // user_data of its read; of operations it is their index
 constexpr long long long_look_ns = 20000;
+constexpr u32 busy_min = 2;  // operations in flight with which the medium has enough to do
 
 }  // namespace
 
@@ -72,9 +73,11 @@ void UringWorker::serve(Uring& ring) {
 void UringWorker::issue_all(Uring& ring) {
   if (free_.empty()) return;
   if (batch_.size() < Controller::batch_max) controller_.take_requests(&batch_, Controller::batch_max - batch_.size());
+  // Until the next completion; then everything is issued.
+  const bool collects = in_flight() >= busy_min && !has_reaped_;
   while (!free_.empty()) {
     Operation& operation = operations_[free_.back()];
-    if (!batch_.next(&operation.group)) break;
+    if (!batch_.next(&operation.group, collects)) break;
     empty_looks_ = 0;
     if (needs_thread(operation.group)) {
       controller_.blocking_.add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
@@ -89,6 +92,7 @@ void UringWorker::issue_all(Uring& ring) {
     free_.pop_back();
     issue(ring, index);
   }
+  has_reaped_ = false;
   // For other threads of this controller.
   if (controller_.has_requests()) device::wake_consumer(controller_.shared());
 }
@@ -152,7 +156,7 @@ void UringWorker::wait(Uring& ring) {
   // One thread polls for kernels, and wakes the others if there is much to do.
   const bool polls = number_ == 0;
   if (polls && device::must_poll(controller_.shared())) return wait_for_kernels(ring);
-  if (batch_.size() != 0 || !controller_.may_sleep(number_, polls)) {
+  if (batch_.size() != batch_.held_size() || !controller_.may_sleep(number_, polls)) {
     ::io_uring_submit_and_get_events(ring.get());
     return;
   }
@@ -190,7 +194,9 @@ void UringWorker::reap(Uring& ring) {
     }
     ::io_uring_cq_advance(ring.get(), count);
   }
-  if (in_flight() != in_flight_before) controller_.announce();
+  if (in_flight() == in_flight_before) return;
+  has_reaped_ = true;
+  controller_.announce();
 }
 
 void UringWorker::handle(Uring& ring, u32 index, i32 result) {

@@ -1,6 +1,7 @@
 // A thread of a UringController. Host only.
 //
-// It takes requests, groups those that follow each other, and has up to `depth` operations in flight. It sleeps in one
+// It takes requests, groups those that follow each other, and has up to `depth` operations in flight. While operations
+// are in flight, it holds short ones of a stream back until one has completed (block/request_batch.hpp). It sleeps in one
 // call of the system for completions and for its doorbell, whose eventfd is read by an operation of the ring. With
 // `depth` operations in flight it takes no requests, so it does not announce that sleep.
 #pragma once
@@ -54,6 +55,7 @@ class UringWorker {
   std::vector<Operation> operations_;
   std::vector<u32> free_;  // indices of operations
   bool is_reading_doorbell_ = false;
+  bool has_reaped_ = false;  // an operation has completed since requests were taken
   u64 doorbell_value_ = 0;
   u32 empty_looks_ = 0;
   std::string remarks_;
