@@ -1,8 +1,8 @@
 // A thread of a UringController. Host only.
 //
 // It takes requests, groups those that follow each other, and has up to `depth` operations in flight. While operations
-// are in flight, it holds short ones of a stream back until one has completed (block/request_batch.hpp). It sleeps in one
-// call of the system for completions and for its doorbell, whose eventfd is read by an operation of the ring. With
+// are in flight, it holds short ones of a stream back until one has completed (block/request_batch.hpp). It sleeps in
+// one call of the system for completions and for its doorbell, whose eventfd is read by an operation of the ring. With
 // `depth` operations in flight it takes no requests, so it does not announce that sleep.
 #pragma once
 

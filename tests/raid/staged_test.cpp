@@ -10,6 +10,7 @@
 #include "device/staged/worker.hpp"
 #include "device/staged/write_back.hpp"
 #include "raid/page_run_io.hpp"
+#include "raid/stage_pages.hpp"
 #include "support/group_runner.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
@@ -70,6 +71,24 @@ TEST_F(StagedSpace, AFlushThatFailsLosesTheDevice) {
       pool_.finish_call();
     });
   });
+}
+
+// Of both devices together. Pages that are stored again do not count again.
+TEST_F(StagedSpace, ManyFramesAreDirtyFromAnEighthOn) {
+  const device::StagedDevices& staged = pool_.staged()->devices();
+  const u64 pages_of_eighth = staged.cache.line_count / 8 / 2;
+  ASSERT_LT(pages_of_eighth + 1, chunk().page_count);
+  std::vector<u8> bytes(page_size, 1);
+  EXPECT_FALSE(has_many_dirty_frames(space()));
+  for (u64 page = 0; page < pages_of_eighth; ++page) {
+    ASSERT_EQ(write(Lane{}, page, 1, bytes.data()), Status::ok);
+    ASSERT_EQ(write(Lane{}, page, 1, bytes.data()), Status::ok);
+  }
+  EXPECT_FALSE(has_many_dirty_frames(space()));
+  ASSERT_EQ(write(Lane{}, pages_of_eighth, 1, bytes.data()), Status::ok);
+  EXPECT_TRUE(has_many_dirty_frames(space()));
+  EXPECT_EQ(pool_.staged()->write_back(), Status::ok);
+  EXPECT_FALSE(has_many_dirty_frames(space()));
 }
 
 // A page that the medium cannot read is replaced by that of another copy.

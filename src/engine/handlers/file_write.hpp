@@ -340,12 +340,14 @@ GPU4FS_FN inline u32 tasks_to_fill(const Engine& engine, const CommandState& c, 
                                                                       : 0;
 }
 
-// Pages of staged devices begin their way to the media, if the round has so many that they are worth it.
+// Pages of staged devices begin their way to the media: of a round that has so many that they are worth it, and of all
+// rounds while many frames are dirty. Otherwise those who need frames would have to wait until they are written.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_behind(Group g, Engine& engine, const CommandState& c, const WriteState& state) {
   constexpr u32 pages_min = 8;
   if (!raid::stages_pages(engine.fs.space)) return;
-  if (on_leader(g, [&] { return state.round.page_count < pages_min; })) return;
+  const bool is_short = on_leader(g, [&] { return state.round.page_count < pages_min; });
+  if (is_short && !on_leader(g, [&] { return raid::has_many_dirty_frames(engine.fs.space); })) return;
   const u32 extent_count = on_leader(g, [&] { return c.extent_count; });
   for (u32 i = 0; i < extent_count; ++i) {
     raid::begin_write_behind(g, engine.fs.space, c.extents[i].address, c.extents[i].page_count);
