@@ -5,8 +5,8 @@
 #pragma once
 
 #include "base/config.hpp"
-#include "cache/flush_count.hpp"
 #include "device/staged/detached_io.hpp"
+#include "device/staged/write_back.hpp"
 #include "raid/page_access.hpp"
 
 namespace gpu4fs::raid {
@@ -57,10 +57,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void begin_page_write_behind(const LogicalSpace
 
 // Whether so many frames are dirty that few sets have clean ones. One rank.
 GPU4FS_FN inline bool has_many_dirty_frames(const LogicalSpace& space) {
-  constexpr u64 part_of_frames = 8;
-  u64 dirty = 0;
-  for (u32 d = 0; d < device_count_of(space); ++d) dirty += cache::dirty_line_count(space.staged->cache, d);
-  return dirty > space.staged->cache.line_count / part_of_frames;
+  return device::has_many_dirty_frames(*space.staged, device_count_of(space));
 }
 
 // Begins to write pages that were stored: those of long writes are rarely written again soon. Collective, after all

@@ -31,6 +31,14 @@ GPU4FS_FN inline bool has_dirty_frames(const StagedDevices& staged) {
   return false;
 }
 
+// Whether more than an eighth of the frames are dirty, of devices below `device_count`. About.
+GPU4FS_FN GPU4FS_NOINLINE inline bool has_many_dirty_frames(const StagedDevices& staged, u32 device_count) {
+  constexpr u64 part_of_frames = 8;
+  u64 dirty = 0;
+  for (u32 d = 0; d < device_count; ++d) dirty += cache::dirty_line_count(staged.cache, d);
+  return dirty > staged.cache.line_count / part_of_frames;
+}
+
 namespace detail {
 
 // Of a line that the caller has begun to write back. One lane.
