@@ -82,7 +82,8 @@ GPU4FS_FN inline bool may_block(const Engine& engine, const device::StagedDevice
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status flush_media(Group g, Engine& engine, CommandState& c, DeviceFlush& flush) {
   const raid::LogicalSpace& space = engine.fs.space;
-  const u64 left = on_leader(g, [&] { return flush.left; });
+  // A device may have failed, or have been exchanged, since the step was here before.
+  const u64 left = on_leader(g, [&] { return flush.left != 0 ? flush.left & devices_flushed_by_queue(space) : 0; });
   if (left == 0) return Status::ok;
   const u64 own = on_leader(g, [&] { return may_block(engine, *space.staged) ? left & (~left + 1) : 0; });
   begin_io(g, c);
@@ -98,7 +99,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status flush_media(Group g, Engine& engine, CommandSta
   }
   const u64 all_begun = g.reduce(begun, [](u64 a, u64 b) { return a | b; });
   on_leader(g, [&] {
-    flush.left &= ~(all_begun | own);
+    flush.left = left & ~(all_begun | own);
     if (all_begun != 0) device::ring_detached(*space.staged);
     if (own != 0) device::flush_here(space.devices[count_trailing_zeros(own)]);
   });

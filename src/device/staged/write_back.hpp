@@ -220,8 +220,8 @@ GPU4FS_FN inline void look_at_medium(const StagedDevices& staged, u32 device, u6
 }
 
 // Removes the frames of the device's pages [first_page, first_page + page_count), whose content nobody needs any more.
-// Collective. Nobody announces accesses to these pages meanwhile, and no flush runs. Waits for transfers that nobody
-// else waits for.
+// Collective. Nobody announces accesses to these pages or begins to write them meanwhile; who waits for a flush of
+// frames finds them flushed. Waits for transfers that nobody else waits for.
 template <class Group>
 GPU4FS_FN void forget_pages(Group g, const StagedDevices& staged, u32 device, u64 first_page, u64 page_count) {
   for (;;) {
