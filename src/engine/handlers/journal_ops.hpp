@@ -191,12 +191,12 @@ GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
 GPU4FS_FN GPU4FS_NOINLINE inline void begin_stage_flush(Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
   const bool is_of_pages = c.stage == static_cast<u32>(CheckpointStage::flush_pages);
-  // For mutants: whether this flush is left out.
-  const bool omits_pages = GPU4FS_MUTANT(pages_not_flushed, false, is_of_pages);
-  const bool omits_superblocks =
-      GPU4FS_MUTANT(superblocks_not_flushed, false, c.stage == static_cast<u32>(CheckpointStage::flush_superblocks));
+  [[maybe_unused]] const bool is_of_superblocks = c.stage == static_cast<u32>(CheckpointStage::flush_superblocks);
+  // Only mutants leave a flush out.
+  bool flushes = GPU4FS_MUTANT(pages_not_flushed, true, !is_of_pages) &&
+                 GPU4FS_MUTANT(superblocks_not_flushed, true, !is_of_superblocks);
   // The other stages flush what was written by transfers.
-  begin_flush(engine, checkpoint_scratch(c).flush, is_of_pages, omits_pages || omits_superblocks);
+  begin_flush(engine, checkpoint_scratch(c).flush, is_of_pages, !flushes);
 }
 
 // Flushes the devices. Returns true when this is done, else *step is the step to leave with.
