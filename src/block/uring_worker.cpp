@@ -18,6 +18,7 @@ namespace {
 
 constexpr u64 doorbell_data = ~u64{0};  // user_data of its read; of operations it is their index
 constexpr long long long_look_ns = 20000;
+constexpr u32 busy_in_flight = 16;  // with so many operations the next completion is near, and requests can wait for it
 
 }  // namespace
 
@@ -174,7 +175,7 @@ void UringWorker::wait(Uring& ring) {
 }
 
 void UringWorker::wait_for_kernels(Uring& ring) {
-  if (empty_looks_ < Controller::short_looks) {
+  if (empty_looks_ < Controller::short_looks && in_flight() < busy_in_flight) {
     ++empty_looks_;
     ::io_uring_submit_and_get_events(ring.get());
     cpu_relax();

@@ -61,20 +61,6 @@ GPU4FS_FN GPU4FS_NOINLINE void begin_parity_write_behind(Group g, const LogicalS
 
 }  // namespace detail
 
-// Whether so many frames are dirty that short writes should be written behind too: otherwise each miss would have to
-// write a page before it has a frame. Collective.
-template <class Group>
-GPU4FS_FN bool frames_are_crowded(Group g, const LogicalSpace& space) {
-  constexpr u32 crowded_part = 8;
-  const u32 count = device_count_of(space);
-  const u64 limit = space.staged->cache.line_count / (crowded_part * maximum(count, 1u));
-  bool is_crowded = false;
-  for (u32 d = g.rank(); d < count; d += Group::size()) {
-    is_crowded |= cache::dirty_line_count(space.staged->cache, d) > limit;
-  }
-  return g.any(is_crowded);
-}
-
 // Begins to write pages that were stored, with their copies and parities: those of long writes are rarely written
 // again soon. Collective, after all ranks have stored. A hint: what was not begun is written by a flush, or when its
 // frame is needed.

@@ -31,6 +31,19 @@ GPU4FS_FN inline bool has_dirty_frames(const StagedDevices& staged) {
   return false;
 }
 
+// Whether so many frames of devices below `device_count` are dirty that short writes should be written behind too:
+// otherwise each miss would have to write a page before it has a frame. Collective.
+template <class Group>
+GPU4FS_FN bool has_many_dirty_frames(Group g, const StagedDevices& staged, u32 device_count) {
+  constexpr u32 part_of_frames = 8;
+  const u64 limit = staged.cache.line_count / (part_of_frames * maximum(device_count, 1u));
+  bool has_many = false;
+  for (u32 d = g.rank(); d < device_count; d += Group::size()) {
+    has_many |= cache::dirty_line_count(staged.cache, d) > limit;
+  }
+  return g.any(has_many);
+}
+
 namespace detail {
 
 // Of a line that the caller has begun to write back. One lane.

@@ -149,7 +149,9 @@ template <class Group>
 GPU4FS_FN bool is_written_behind(Group g, const Engine& engine, u32 page_count) {
   constexpr u32 long_write_pages = 8;
   const raid::LogicalSpace& space = engine.fs.space;
-  return raid::stages_pages(space) && (page_count >= long_write_pages || raid::frames_are_crowded(g, space));
+  if (!raid::stages_pages(space)) return false;
+  return page_count >= long_write_pages ||
+         device::has_many_dirty_frames(g, *space.staged, raid::device_count_of(space));
 }
 
 // *done: the whole write was carried out in place. Partial pages come first, because only their old content can prove
