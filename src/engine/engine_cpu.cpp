@@ -8,6 +8,7 @@
 
 #include "base/group.hpp"
 #include "base/mutant.hpp"
+#include "base/racy_access.hpp"
 #include "device/staged/worker.hpp"
 #include "engine/wake.hpp"
 #include "engine/worker.hpp"
@@ -315,13 +316,15 @@ TraceTotals CpuEngine::trace() const {
   return copy;
 }
 
-PageCacheCounters CpuEngine::page_cache() const {
-  PageCacheCounters sums{};
+device::PageCacheCounters CpuEngine::page_cache() const {
   const device::StagedDevices* const staged = engine_->fs.space.staged;
-  if (staged == nullptr) return sums;
-  sums.frames = staged->cache.line_count;
-  add_sets(staged->cache.sets, staged->cache.set_count, sums);
-  return sums;
+  if (staged == nullptr) return {};
+  return device::page_cache_counters(*staged, [](void* copy, const void* from, u64 bytes) {
+    // Words that others change.
+    for (u64 i = 0; i < bytes / sizeof(u64); ++i) {
+      static_cast<u64*>(copy)[i] = load_racy_8(static_cast<const u64*>(from) + i);
+    }
+  });
 }
 
 EngineCounters CpuEngine::counters() const {

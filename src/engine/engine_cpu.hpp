@@ -59,7 +59,7 @@ class CpuEngine final : public EngineHost {
   void request_death() override;
   std::string description() const override;
   EngineCounters counters() const override;
-  PageCacheCounters page_cache() const override;
+  device::PageCacheCounters page_cache() const override;
   TraceTotals trace() const override;
   u64 durable_epoch() const override;
 

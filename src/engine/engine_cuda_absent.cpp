@@ -92,7 +92,7 @@ std::string CudaEngine::description() const {
 EngineCounters CudaEngine::counters() const {
   refuse();
 }
-PageCacheCounters CudaEngine::page_cache() const {
+device::PageCacheCounters CudaEngine::page_cache() const {
   refuse();
 }
 TraceTotals CudaEngine::trace() const {

@@ -1,7 +1,5 @@
 #include "engine/engine_host.hpp"
 
-#include "cache/cache_statistics.hpp"
-
 #include <algorithm>
 #include <iterator>
 
@@ -51,10 +49,6 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   control.depth_log2 = layout.depth_log2;
   control.data_offset = layout.data_offset;
   control.data_length = layout.data_length;
-}
-
-void add_sets(const cache::CacheSet* sets, u32 count, PageCacheCounters& sums) {
-  for (u32 i = 0; i < count; ++i) sums.counts = sums.counts + cache::detail::load_counts(sets[i].counts);
 }
 
 void add_counters_of(const WorkerCounters& worker, EngineCounters& sums) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/staged/page_cache_counters.hpp"
 #include "engine/engine_types.hpp"
 #include "ring/engine_port.hpp"
 #include "ring/ring_layout.hpp"
@@ -98,13 +99,10 @@ class EngineHost {
   // Engine::commands_active alone. Zeros if a GPU engine has died.
   virtual EngineCounters counters() const = 0;
   // Sums since the engine was created, as for counters(). Zeros without staged devices.
-  virtual PageCacheCounters page_cache() const = 0;
+  virtual device::PageCacheCounters page_cache() const = 0;
   virtual TraceTotals trace() const { return {}; }  // zeros without trace_is_compiled_in
   virtual u64 durable_epoch() const = 0;
 };
-
-// Adds what the sets of a page cache have counted. They may be counting meanwhile.
-void add_sets(const cache::CacheSet* sets, u32 count, PageCacheCounters& sums);
 
 // `devices`: one bit for each device whose flush failed.
 inline wire::Command answer_upcall_command(const ring::Upcall& upcall, Status result, u64 devices = 0) {

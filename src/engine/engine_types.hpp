@@ -5,7 +5,6 @@
 #include "base/free_list.hpp"
 #include "base/limits.hpp"
 #include "base/trace.hpp"
-#include "cache/cache_types.hpp"
 #include "engine/check_tables.hpp"
 #include "engine/command_types.hpp"
 #include "engine/optimistic/views.hpp"
@@ -134,12 +133,6 @@ struct SharedCounters {
 
 // What EngineHost::counters() returns: the sums of the workers' counters, and the shared ones.
 struct EngineCounters : WorkerCounters, SharedCounters {};
-
-// What EngineHost::page_cache() returns.
-struct PageCacheCounters {
-  u64 frames;  // 0: all devices are mapped
-  cache::CacheStatistics counts;
-};
 
 inline constexpr u32 cached_slot_max = unlocked_max;
 

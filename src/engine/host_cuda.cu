@@ -92,7 +92,7 @@ class CudaEngine::Implementation {
   void poke(T* engine_address, const T& value);
 
   EngineCounters counters() const;
-  PageCacheCounters page_cache() const;
+  device::PageCacheCounters page_cache() const;
   Engine* engine() const { return engine_; }
 
  private:
@@ -259,20 +259,16 @@ EngineCounters CudaEngine::Implementation::counters() const {
   return sums;
 }
 
-PageCacheCounters CudaEngine::Implementation::page_cache() const {
-  PageCacheCounters sums{};
+device::PageCacheCounters CudaEngine::Implementation::page_cache() const {
   const device::StagedDevices* const address = peek(&engine_->fs.space.staged);
-  if (address == nullptr) return sums;
-  const cache::Cache table = peek(&address->cache);
-  std::vector<cache::CacheSet> sets(table.set_count);
-  const std::lock_guard<std::mutex> guard(control_mutex_);
-  if (has_died()) return sums;
-  cudaMemcpyAsync(sets.data(), table.sets, sets.size() * sizeof(cache::CacheSet), cudaMemcpyDeviceToHost,
-                  control_stream_);
-  cudaStreamSynchronize(control_stream_);
-  sums.frames = table.line_count;
-  add_sets(sets.data(), table.set_count, sums);
-  return sums;
+  if (address == nullptr) return {};
+  const device::StagedDevices staged = peek(address);
+  return device::page_cache_counters(staged, [&](void* copy, const void* from, u64 bytes) {
+    const std::lock_guard<std::mutex> guard(control_mutex_);
+    if (has_died()) return;
+    cudaMemcpyAsync(copy, from, bytes, cudaMemcpyDeviceToHost, control_stream_);
+    cudaStreamSynchronize(control_stream_);
+  });
 }
 
 void CudaEngine::Implementation::start() {
@@ -726,7 +722,7 @@ std::string CudaEngine::description() const {
 EngineCounters CudaEngine::counters() const {
   return implementation_->counters();
 }
-PageCacheCounters CudaEngine::page_cache() const {
+device::PageCacheCounters CudaEngine::page_cache() const {
   return implementation_->page_cache();
 }
 TraceTotals CudaEngine::trace() const {

@@ -131,15 +131,15 @@ void add_io(JsonWriter& json, const session::DirectMedia& media) {
 }
 
 // How pages of devices that are not mapped were found.
-void add_page_cache(JsonWriter& json, const engine::PageCacheCounters& cache) {
+void add_page_cache(JsonWriter& json, const device::PageCacheCounters& cache) {
   json.begin_object("page_cache");
   json.add("bytes", cache.frames * page_size);
-  json.add("hits", cache.counts.hits);
-  json.add("hits_on_the_way", cache.counts.loading_hits);
-  json.add("misses", cache.counts.misses + cache.counts.cold_misses);
-  json.add("evictions", cache.counts.misses);
-  json.add("waits_for_write_back", cache.counts.dirty_misses);
-  json.add("waits_for_room", cache.counts.refusals);
+  json.add("hits", cache.hits);
+  json.add("hits_on_the_way", cache.hits_on_the_way);
+  json.add("misses", cache.misses);
+  json.add("evictions", cache.evictions);
+  json.add("waits_for_write_back", cache.waits_for_write_back);
+  json.add("waits_for_room", cache.waits_for_room);
   json.end();
 }
 
@@ -161,7 +161,7 @@ void add_pool(JsonWriter& json, const ControlContext& context, const session::Po
   json.add("engine_reason", context.mounted.setup.reason);
   json.add("device_access", context.mounted.setup.access_text());
   if (context.mounted.setup.direct != nullptr) add_io(json, *context.mounted.setup.direct);
-  const engine::PageCacheCounters page_cache = context.mounted.setup.host->page_cache();
+  const device::PageCacheCounters page_cache = context.mounted.setup.host->page_cache();
   if (page_cache.frames != 0) add_page_cache(json, page_cache);
   add_history(json, context.options.history);
   json.add("read_only", context.mounted.pool.read_only);
