@@ -39,65 +39,28 @@ void RequestBatch::append(RequestGroup* group, const Entry& entry) {
   group->parts.push_back({entry.request.memory, entry.request.length});
 }
 
-u64& RequestBatch::end_before(const RequestGroup& group) {
-  return ends_[group.device][group.operation == IoOperation::read ? 0 : 1];
-}
-
-bool RequestBatch::is_full(const RequestGroup& group) const {
-  return group.length >= merge_bytes_max_ || group.parts.size() >= IOV_MAX;
-}
-
-// Requests that follow it are not there yet.
-bool RequestBatch::is_held_back(const RequestGroup& group) {
-  if (!device::moves_bytes(group.operation) || is_full(group)) return false;
-  if (begin_ != sorted_.size()) {
-    const IoRequest& after = sorted_[begin_].request;
-    // It did not fit.
-    if (after.device == group.device && after.operation == group.operation &&
-        after.offset == group.offset + group.length) {
-      return false;
+bool RequestBatch::next(RequestGroup* group) {
+  if (begin_ == sorted_.size()) {
+    sorted_.clear();
+    begin_ = 0;
+    sorted_.swap(arrived_);
+    if (sorted_.empty()) return false;
+    if (!std::is_sorted(sorted_.begin(), sorted_.end(), is_before)) {
+      std::sort(sorted_.begin(), sorted_.end(), is_before);
     }
   }
-  const bool is_stream = group.offset == end_before(group);
-  return is_stream || group.slots.size() > 1;
-}
-
-// Sorts what is there. False: nothing, or nothing new since operations were held back.
-bool RequestBatch::begin_batch(bool collects) {
-  sorted_.clear();
-  begin_ = 0;
-  if (arrived_.empty() && (collects || held_.empty())) return false;
-  sorted_.swap(arrived_);
-  sorted_.insert(sorted_.end(), held_.begin(), held_.end());
-  held_.clear();
-  if (!std::is_sorted(sorted_.begin(), sorted_.end(), is_before)) {
-    std::sort(sorted_.begin(), sorted_.end(), is_before);
-  }
+  const IoRequest& first = sorted_[begin_].request;
+  group->operation = first.operation;
+  group->device = first.device;
+  group->offset = first.offset;
+  group->length = 0;
+  group->slots.clear();
+  group->parts.clear();
+  do {
+    append(group, sorted_[begin_]);
+    ++begin_;
+  } while (begin_ != sorted_.size() && follows(*group, sorted_[begin_].request));
   return true;
-}
-
-bool RequestBatch::next(RequestGroup* group, bool collects) {
-  for (;;) {
-    if (begin_ == sorted_.size() && !begin_batch(collects)) return false;
-    const u64 first = begin_;
-    const IoRequest& request = sorted_[first].request;
-    group->operation = request.operation;
-    group->device = request.device;
-    group->offset = request.offset;
-    group->length = 0;
-    group->slots.clear();
-    group->parts.clear();
-    do {
-      append(group, sorted_[begin_]);
-      ++begin_;
-    } while (begin_ != sorted_.size() && follows(*group, sorted_[begin_].request));
-    if (collects && is_held_back(*group)) {
-      held_.insert(held_.end(), sorted_.begin() + static_cast<i64>(first), sorted_.begin() + static_cast<i64>(begin_));
-      continue;
-    }
-    if (device::moves_bytes(group->operation)) end_before(*group) = group->offset + group->length;
-    return true;
-  }
 }
 
 }  // namespace gpu4fs::block

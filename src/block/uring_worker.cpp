@@ -19,7 +19,6 @@ namespace {
 constexpr u64 doorbell_data = ~u64{0};  // user_data of its read; of operations it is their index
 constexpr long long long_look_ns = 20000;
 constexpr u32 busy_in_flight = 16;  // with so many operations the next completion is near, and requests can wait for it
-constexpr u32 collecting_in_flight = 2;  // operations with which the medium has enough to do while streams grow
 
 }  // namespace
 
@@ -80,18 +79,15 @@ void UringWorker::issue_all(Uring& ring) {
   }
   issue_from(ring, &batch_, false);
   issue_from(ring, &background_, true);
-  has_reaped_ = false;
   // For other threads of this controller.
   if (controller_.has_requests()) device::wake_consumer(controller_.shared());
 }
 
 void UringWorker::issue_from(Uring& ring, RequestBatch* batch, bool is_background) {
-  // Until the next completion; then everything is issued.
-  const bool collects = !is_background && in_flight() >= collecting_in_flight && !has_reaped_;
   while (!free_.empty()) {
     if (is_background && background_in_flight_ >= controller_.options().background_depth) return;
     Operation& operation = operations_[free_.back()];
-    if (!batch->next(&operation.group, collects)) return;
+    if (!batch->next(&operation.group)) return;
     empty_looks_ = 0;
     if (needs_thread(operation.group)) {
       controller_.blocking_.add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
@@ -169,7 +165,7 @@ void UringWorker::wait(Uring& ring) {
   // One thread polls for kernels, and wakes the others if there is much to do.
   const bool polls = number_ == 0;
   if (polls && device::must_poll(controller_.shared())) return wait_for_kernels(ring);
-  if (batch_.size() != batch_.held_size() || !controller_.may_sleep(number_, polls)) {
+  if (batch_.size() != 0 || !controller_.may_sleep(number_, polls)) {
     ::io_uring_submit_and_get_events(ring.get());
     return;
   }
@@ -207,9 +203,7 @@ void UringWorker::reap(Uring& ring) {
     }
     ::io_uring_cq_advance(ring.get(), count);
   }
-  if (in_flight() == in_flight_before) return;
-  has_reaped_ = true;
-  controller_.announce();
+  if (in_flight() != in_flight_before) controller_.announce();
 }
 
 void UringWorker::handle(Uring& ring, u32 index, i32 result) {

@@ -2,8 +2,7 @@
 //
 // It takes requests, groups those that follow each other, and has up to `depth` operations in flight. Write-backs that
 // nobody waits for alone come in any order of single pages. While `background_depth` operations of them are in flight,
-// the others are collected, so that neighbours become one operation and the medium is busy all the same. Short
-// operations of other streams are held back until one has completed (block/request_batch.hpp).
+// the others are collected, so that neighbours become one operation and the medium is busy all the same.
 //
 // It sleeps in one call of the system for completions and for its doorbell, whose eventfd is read by an operation of
 // the ring. With `depth` operations in flight it takes no requests, so it does not announce that sleep.
@@ -62,7 +61,6 @@ class UringWorker {
   std::vector<Operation> operations_;
   std::vector<u32> free_;  // indices of operations
   bool is_reading_doorbell_ = false;
-  bool has_reaped_ = false;  // an operation has completed since requests were taken
   u64 doorbell_value_ = 0;
   u32 empty_looks_ = 0;
   std::string remarks_;

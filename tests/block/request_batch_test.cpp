@@ -27,13 +27,12 @@ class RequestBatchFixture {
     batch_.add(count_++, {operation, device, page * page_size, static_cast<u32>(pages * page_size), 0, memory});
   }
   // Slots of the next group, empty if there is none.
-  std::vector<u32> next(bool collects = false) {
-    if (!batch_.next(&group_, collects)) return {};
+  std::vector<u32> next() {
+    if (!batch_.next(&group_)) return {};
     return group_.slots;
   }
   const RequestGroup& group() const { return group_; }
   u64 size() const { return batch_.size(); }
-  u64 held_size() const { return batch_.held_size(); }
 
  private:
   RequestBatch batch_{merge_pages * page_size};
@@ -71,48 +70,6 @@ TEST(RequestBatch, GapsOverlapsOperationsAndDevicesDivide) {
   EXPECT_EQ(fixture.next().size(), 1u) << "two reads of one page";
   EXPECT_EQ(fixture.next().size(), 1u);
   EXPECT_EQ(fixture.next(), Slots{2});
-  EXPECT_EQ(fixture.next(), Slots{3});
-}
-
-// One request after the other, as a producer submits them while the medium is busy.
-TEST(RequestBatch, StreamsAreCollectedWhileTheMediumIsBusy) {
-  RequestBatchFixture fixture;
-  fixture.add(IoOperation::write, 0, 100, 0);
-  EXPECT_EQ(fixture.next(true), Slots{0}) << "nobody knows that it is a stream";
-  for (u64 page = 101; page < 104; ++page) {
-    fixture.add(IoOperation::write, 0, page, page);
-    EXPECT_EQ(fixture.next(true), Slots{});
-    EXPECT_EQ(fixture.held_size(), page - 100);
-  }
-  fixture.add(IoOperation::write, 0, 104, 104);
-  EXPECT_EQ(fixture.next(true), (Slots{1, 2, 3, 4})) << "it is as long as it may be";
-  EXPECT_EQ(fixture.size(), 0u);
-  fixture.add(IoOperation::write, 0, 105, 105);
-  fixture.add(IoOperation::write, 0, 107, 107);
-  fixture.add(IoOperation::write, 1, 106, 106);
-  fixture.add(IoOperation::read, 0, 106, 106);
-  fixture.add(IoOperation::flush, 0, 0, 0);
-  EXPECT_EQ(fixture.next(true), Slots{8});
-  EXPECT_EQ(fixture.next(true), Slots{6});
-  EXPECT_EQ(fixture.next(true), Slots{9}) << "a flush waits for nothing";
-  EXPECT_EQ(fixture.next(true), Slots{7});
-  EXPECT_EQ(fixture.next(true), Slots{});
-  EXPECT_EQ(fixture.held_size(), 1u);
-  EXPECT_EQ(fixture.next(), Slots{5}) << "an operation has completed";
-  EXPECT_EQ(fixture.size(), 0u);
-}
-
-TEST(RequestBatch, WhatIsHeldBackGrowsAtBothEnds) {
-  RequestBatchFixture fixture;
-  fixture.add(IoOperation::read, 0, 11, 11);
-  fixture.add(IoOperation::read, 0, 12, 12);
-  EXPECT_EQ(fixture.next(true), Slots{}) << "two that follow each other";
-  EXPECT_EQ(fixture.held_size(), 2u);
-  EXPECT_EQ(fixture.next(true), Slots{});
-  fixture.add(IoOperation::read, 0, 10, 10);
-  fixture.add(IoOperation::read, 0, 13, 13, 2);
-  EXPECT_EQ(fixture.next(true), (Slots{2, 0, 1})) << "the next one does not fit";
-  EXPECT_EQ(fixture.next(true), Slots{}) << "and it may grow";
   EXPECT_EQ(fixture.next(), Slots{3});
 }
 
