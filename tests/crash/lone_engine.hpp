@@ -44,6 +44,7 @@ class LoneEngine : public engine::EngineHost {
   std::string fault_text() const override { return {}; }
   void request_death() override {}
   std::string description() const override { return "CPU, no workers"; }
+  device::PageCacheCounters page_cache() const override { return {}; }
   engine::EngineCounters counters() const override { return table_.counters(); }
   u64 durable_epoch() const override { return table_.durable_epoch(); }
 

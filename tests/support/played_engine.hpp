@@ -107,6 +107,7 @@ class PlayedEngine final : public engine::EngineHost {
     const std::lock_guard guard(mutex_);
     return fault_text_;
   }
+  [[nodiscard]] device::PageCacheCounters page_cache() const override { return {}; }
   [[nodiscard]] engine::EngineCounters counters() const override {
     ++look_count_;
     engine::EngineCounters counters{};

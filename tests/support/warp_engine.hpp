@@ -95,6 +95,7 @@ class WarpEngine final : public engine::EngineHost {
   std::string fault_text() const override { return {}; }
   void request_death() override {}
   std::string description() const override { return "emulated warps"; }
+  device::PageCacheCounters page_cache() const override { return {}; }
   engine::EngineCounters counters() const override { return table_.counters(); }
   u64 durable_epoch() const override { return table_.durable_epoch(); }
 
