@@ -16,6 +16,8 @@ namespace gpu4fs::maintenance {
 
 namespace {
 
+constexpr u64 quiet_timeout_ms = 60000;
+
 wire::Command exchange_command(wire::RebuildStep step, u32 device) {
   wire::Command command{};
   command.opcode = wire::Opcode::rebuild;
@@ -92,7 +94,8 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
     throw;
   }
   try {
-    mounted_.setup.prepare_access(device, mapped);
+    // The device may still be in use, and keeps its medium.
+    if (mounted_.setup.accesses_directly(mapped)) entrant.medium = session::DirectMedia::open(mapped);
   } catch (const device::DeviceError& error) {
     throw pool::PoolError(Status::io_error, error.what());
   }
@@ -103,6 +106,11 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
 void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   GPU4FS_CHECK(entrant.mapped.has_value());
   device::MappedFile& mapped = *entrant.mapped;
+  session::DirectMedia* const direct = mounted_.setup.direct.get();
+  // What is in flight was meant for the medium before.
+  if (direct != nullptr && !direct->await_quiet(device, quiet_timeout_ms)) {
+    throw pool::PoolError(Status::busy, fmt::format("device {}: requests to it do not end", device));
+  }
   std::unique_lock lock(mounted_.tables, std::defer_lock);
   try {
     {
@@ -118,6 +126,7 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
     if (mounted_.setup.gpu != nullptr) mounted_.setup.retired_files.push_back(std::move(mapped));
     throw;
   }
+  if (entrant.medium != nullptr) direct->install(device, std::move(entrant.medium));
   pool::OpenedDevice& opened = mounted_.pool.devices[device];
   session::EngineSetup& setup = mounted_.setup;
   std::swap(setup.files[device], mapped);

@@ -9,6 +9,7 @@
 // The device is opened, locked, mapped and registered as at the mount. Any thread, one call at a time. Host only.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "maintenance/mounted_pool.hpp"
 #include "maintenance/pool_host.hpp"
 #include "maintenance/rebuilder.hpp"
+#include "session/direct_media.hpp"
 #include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::maintenance {
@@ -44,6 +46,7 @@ class DeviceExchange {
     bool is_fresh;     // it has no useful content
     std::string spec;  // path with its layers
     std::optional<device::MappedFile> mapped = std::nullopt;
+    std::unique_ptr<session::DirectMedia::Medium> medium = nullptr;  // null: it is mapped
   };
 
   u32 find_stale() const;

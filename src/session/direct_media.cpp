@@ -3,6 +3,8 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/check.hpp"
@@ -41,12 +43,25 @@ bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
   }
 }
 
-void DirectMedia::set(u32 device, device::MappedFile& file) {
-  GPU4FS_CHECK_LT(device, media_.size());
+std::unique_ptr<DirectMedia::Medium> DirectMedia::open(device::MappedFile& file) {
   GPU4FS_CHECK(serves(file, true));
   auto medium = std::make_unique<block::BlockMedium>(block::BlockMedium::adopt(
       open_again(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
   file.unmap();
+  return medium;
+}
+
+bool DirectMedia::await_quiet(u32 device, u64 timeout_ms) const {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (device::may_be_pending(*shared_, device)) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
+  GPU4FS_CHECK_LT(device, media_.size());
   if (controller_ != nullptr) controller_->set_medium(device, medium.get());
   std::swap(media_[device], medium);
   if (medium != nullptr) retired_.push_back(std::move(medium));

@@ -20,6 +20,8 @@ namespace gpu4fs::session {
 
 class DirectMedia {
  public:
+  using Medium = block::BlockMedium;
+
   static constexpr u32 slot_count = 8192;  // of the queue
 
   // `memory`: of the queue, device::io_queue_shared_bytes(slot_count); it outlives the object.
@@ -31,9 +33,15 @@ class DirectMedia {
   // anonymous memory has no file.
   static bool serves(const device::MappedFile& file, bool everywhere);
 
-  // Unmaps the file, which becomes the medium of the device. Nothing is in flight for the medium before, which stays
-  // open. DeviceError: it cannot be opened.
-  void set(u32 device, device::MappedFile& file);
+  // Unmaps the file, which becomes the medium of a device that nobody accesses yet. DeviceError: it cannot be opened.
+  void set(u32 device, device::MappedFile& file) { install(device, open(file)); }
+  // Unmaps the file and opens it as a medium, which is not used yet. DeviceError.
+  static std::unique_ptr<Medium> open(device::MappedFile& file);
+  // The medium becomes that of the device. Nothing is in flight for the one before (await_quiet()), which stays open.
+  void install(u32 device, std::unique_ptr<Medium> medium);
+  // Waits until nothing is in flight for a device for which no step begins requests any more: it is lost. False: after
+  // this time something still is.
+  bool await_quiet(u32 device, u64 timeout_ms) const;
 
   // Once, when media have been set. `memory`: of most requests. `on_reports`: see block::ControllerOptions.
   // DeviceError.

@@ -71,6 +71,25 @@ TEST(IoQueue, CompletionsComeInAnyOrderWithTheirStatus) {
   EXPECT_TRUE(device::poll(memory.queue(), slots[2]).is_pending);
 }
 
+TEST(IoQueue, PendingRequestsOfADeviceAreKnown) {
+  IoQueueMemory memory(8);
+  EXPECT_FALSE(device::may_be_pending(memory.shared(), 0)) << "slots that were never used";
+  const u32 first = memory.submit_read(1);
+  const u32 second = device::submit(memory.queue(), {IoOperation::flush, 5, 0, 0, 0, nullptr});
+  u32 slot = 0;
+  while (device::take(memory.shared(), &slot)) {
+  }
+  EXPECT_TRUE(device::may_be_pending(memory.shared(), 0));
+  EXPECT_TRUE(device::may_be_pending(memory.shared(), 5));
+  EXPECT_FALSE(device::may_be_pending(memory.shared(), 4));
+  device::complete(memory.shared(), first, Status::ok);
+  EXPECT_FALSE(device::may_be_pending(memory.shared(), 0));
+  device::release(memory.queue(), first);
+  EXPECT_FALSE(device::may_be_pending(memory.shared(), 0));
+  device::complete(memory.shared(), second, Status::io_error);
+  EXPECT_FALSE(device::may_be_pending(memory.shared(), 5));
+}
+
 // Positions are stored with 32 bits.
 TEST(IoQueue, PositionsWrapAround) {
   IoQueueMemory memory(8);

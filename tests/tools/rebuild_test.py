@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -81,6 +82,26 @@ class Rebuild(unittest.TestCase):
         done = self.mount(pool, "engine=cpu", [copy, pool.devices[1]])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("during")))
+        pool.umount()
+
+    def test_a_refused_replacement_of_a_disk_changes_nothing(self):
+        """Files on disk are accessed directly. The refused one must not have become the medium of the device."""
+        pool = MountedPool(device_mib=DEVICE_MIB, device_count=2, check=False, mkfs=("-d", "raid0"),
+                           parent=tempfile.gettempdir())
+        self.addCleanup(pool.remove)
+        pool.mount("engine=cpu")
+        shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("before"))
+        new = self.empty_device(pool, "new")
+        self.assertIn("cannot do without device 0", gpu4fs("device", "replace", pool.mountpoint, "0", new).stderr)
+        shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("during"))
+        pool.umount()
+        with open(new, "rb") as file:
+            self.assertFalse(any(file.read()))
+        os.unlink(new)
+        pool.fsck()
+        pool.mount("engine=cpu")
+        for name in ("before", "during"):
+            self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path(name)))
         pool.umount()
 
     def test_replace_a_device_that_works(self):

@@ -18,6 +18,7 @@
 #include "base/check.hpp"
 #include "base/futex.hpp"
 #include "base/mutant.hpp"
+#include "base/racy_access.hpp"
 #include "base/status.hpp"
 #include "base/types.hpp"
 #include "device/queue/doorbell.hpp"
@@ -54,6 +55,18 @@ inline bool complete(IoQueueShared& shared, u32 slot, Status status) {
   const u64 position = fetch_add<Order::relaxed, Scope::system>(&shared.report_tail, u64{1});
   detail::report_cells(&shared, shared.slot_count).put(position, slot);
   return true;
+}
+
+// Whether a request for the device may be pending, published or not. No request for it begins meanwhile. A slot that
+// another request takes at this moment may look like one. Any thread.
+GPU4FS_UNWATCHED bool may_be_pending(const IoQueueShared& shared, u32 device) {
+  const IoSlot* const slots = detail::io_slots(const_cast<IoQueueShared*>(&shared), shared.slot_count);
+  for (u32 slot = 0; slot < shared.slot_count; ++slot) {
+    if (load<Order::acquire, Scope::system>(&slots[slot].status) != io_pending) continue;
+    // A slot that was never used is not pending.
+    if (__atomic_load_n(&slots[slot].request.device, __ATOMIC_RELAXED) == device) return true;
+  }
+  return false;
 }
 
 namespace detail {
