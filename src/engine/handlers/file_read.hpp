@@ -75,16 +75,25 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandStat
   const u32 count = last.first_page() + last.page_count;
   const u32 of_round = static_cast<u32>(divide_up(state.round_end, page_size) - state.position / page_size);
   on_leader(g, [&] { state.is_staged = 1; });
-  return wait_for_loads(g, engine, c, count, [&](u32 page) {
+  bool has_begun = false;
+  const Status status = wait_for_loads(g, engine, c, count, [&](u32 page) {
     u64 address = raid::no_address;
     if (page < count) {
       const u32 index = find_extent(c, state.run_count, page);
       if (c.extents[index].address != raid::no_address) address = extent_page(c, index, page);
     }
     const bool is_awaited = page < of_round;
-    return raid::begin_page_loads(g, engine.fs.space, address, is_awaited ? c.index : device::no_io_owner) &&
-           is_awaited;
+    const bool is_begun =
+        raid::begin_page_loads(g, engine.fs.space, address, is_awaited ? c.index : device::no_io_owner);
+    has_begun |= is_begun;
+    return is_begun && is_awaited;
   });
+  // Also if the command waits for none of them. It may go on elsewhere already.
+  const bool rings = g.any(has_begun);
+  on_leader(g, [&] {
+    if (rings) raid::ring_staged(engine.fs.space);
+  });
+  return status;
 }
 
 // Reads pages [from, to) of the round.
