@@ -242,6 +242,7 @@
     "A page is read that its device has not been told of.")                                                           \
   X(run_write_not_ended, raid, "PagesApart.AreVerifiedInPlace",                                                       \
     "A device is not told that a page of a run has been written.")                                                    \
+  X(error_of_predecessor_kept, device, "DetachedIo.*", "A device is given up for an error of the one before it.")      \
   X(detached_error_lost, device, "DetachedIo.*", "An error of a page that is written behind is in no flush.")         \
   X(detached_flush_error_lost, device, "DetachedIo.*", "A device that could not be flushed counts as flushed.")       \
   X(next_report_not_told, device, "DetachedIo.*",                                                                     \

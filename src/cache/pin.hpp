@@ -147,6 +147,15 @@ GPU4FS_FN inline void finish_load(const Cache& cache, u32 line_index, bool ok) {
   lock.unlock();
 }
 
+// Ends a load for which nobody waits: the frame has the page, and the pin of the load goes with it. One change of the
+// word, so nobody who knows that no page is used meets the pin. One rank.
+GPU4FS_FN inline void finish_unwaited_load(const Cache& cache, u32 line_index) {
+  detail::change_word<Order::release>(line_at(cache, line_index), [](LineWord word) {
+    GPU4FS_CHECK(word.is_loading());
+    return LineWord{word.bits - pin_unit}.with(Transfer::idle).with(Content::clean);
+  });
+}
+
 // One rank, after all of the group have used the frame.
 GPU4FS_FN inline void unpin(const Cache& cache, u32 line) {
   const LineWord before{fetch_sub<Order::release, Scope::engine>(&line_at(cache, line).word, pin_unit)};

@@ -155,6 +155,19 @@ TEST(DetachedIo, AnOldLinkEndsNoOtherTransfer) {
   world.expect_read(1, Detached::first_byte(1));
 }
 
+TEST(DetachedIo, ErrorsDoNotConcernASuccessor) {
+  Detached world;
+  world.store(3, 9);
+  EXPECT_TRUE(begin_detached_write(world.device(), 3));
+  EXPECT_TRUE(world.serve(Status::device_failed));
+  (void)world.take_all();
+  EXPECT_EQ(write_error_of(*world.staged, 0), Status::device_failed);
+  EXPECT_EQ(undecided_errors(*world.staged), 1u);
+  forget_write_error(*world.staged, 0);
+  EXPECT_EQ(write_error_of(*world.staged, 0), Status::ok);
+  EXPECT_EQ(undecided_errors(*world.staged), 0u);
+}
+
 TEST(DetachedIo, AReaderWaitsForALoadThatIsInFlight) {
   Detached world(2);
   EXPECT_TRUE(begin_detached_load(world.device(), 12, no_io_owner));

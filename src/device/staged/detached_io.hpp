@@ -106,8 +106,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void end_transfer(const StagedDevices& staged, 
   // The medium may lack what was stored last.
   const bool is_good =
       GPU4FS_MUTANT(failed_load_kept, status == Status::ok, true) && (undecided_errors(staged) >> device & 1) == 0;
-  cache::finish_load(staged.cache, index, is_good);
-  if (is_good) cache::unpin(staged.cache, index);
+  if (is_good) return cache::finish_unwaited_load(staged.cache, index);
+  cache::finish_load(staged.cache, index, false);
 }
 
 }  // namespace detail

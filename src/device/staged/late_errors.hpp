@@ -26,11 +26,6 @@ GPU4FS_FN inline Status write_error_of(const StagedDevices& staged, u32 device) 
   return static_cast<Status>(load<Order::acquire, Scope::engine>(&staged.error_state->first[device]));
 }
 
-GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device) {
-  GPU4FS_CHECK_LT(device, device_count_max);
-  store<Order::release, Scope::engine>(&staged.error_state->first[device], static_cast<u32>(Status::ok));
-}
-
 // Devices with write-backs or flushes that failed and whose consequences nobody has drawn, one bit each.
 GPU4FS_FN inline u64 undecided_errors(const StagedDevices& staged) {
   return load<Order::acquire, Scope::engine>(&staged.error_state->undecided);
@@ -40,6 +35,13 @@ GPU4FS_FN inline u64 undecided_errors(const StagedDevices& staged) {
 GPU4FS_FN inline void end_decision(const StagedDevices& staged, u32 device) {
   GPU4FS_CHECK_LT(device, device_count_max);
   fetch_and<Order::release, Scope::engine>(&staged.error_state->undecided, ~(u64{1} << device));
+}
+
+// Another device takes the number: errors of the one before have no consequences for it. Nothing is in flight.
+GPU4FS_FN inline void forget_write_error(const StagedDevices& staged, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  store<Order::release, Scope::engine>(&staged.error_state->first[device], static_cast<u32>(Status::ok));
+  GPU4FS_MUTANT(error_of_predecessor_kept, end_decision(staged, device), static_cast<void>(0));
 }
 
 namespace detail {
