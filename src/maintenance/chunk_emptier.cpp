@@ -10,7 +10,7 @@ namespace gpu4fs::maintenance {
 namespace {
 
 constexpr u32 pass_max = 100;
-constexpr u32 freeze_attempts_max = 16;  // each behind a checkpoint
+constexpr u32 room_attempts_max = 16;  // each behind a checkpoint
 constexpr u32 idle_pass_max = 20;        // number of passes that move nothing before the rest counts as immovable
 constexpr auto idle_pass_wait =
     std::chrono::milliseconds(20);  // for commands that have allocated pages and not committed them
@@ -55,7 +55,7 @@ class ChunkEmptier {
   // first, so there are several attempts.
   Status freeze_one(u32 chunk) {
     Status status = mover_.freeze(chunk);
-    for (u32 attempt = 0; status == Status::no_space && attempt < freeze_attempts_max; ++attempt) {
+    for (u32 attempt = 0; status == Status::no_space && attempt < room_attempts_max; ++attempt) {
       const Status written = host_.checkpoint();
       if (written != Status::ok) return written;
       status = mover_.freeze(chunk);
