@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,50 @@ TEST(BlockMedium, MediumThatIsReadOnlyDiscardsNothing) {
   const BlockMedium medium = BlockMedium::open(file.path(), {.read_only = true});
   EXPECT_FALSE(medium.can_discard());
   EXPECT_EQ(medium.discard(0, page_size), EOPNOTSUPP);
+}
+
+// A file forgets whole pages, whatever its file system does with them.
+TEST(BlockMedium, RangesOfAFileAreForgottenAsAWhole) {
+  const test::DiskFile file(size_bytes);
+  const BlockMedium medium = BlockMedium::open(file.path());
+  const ByteRange range = medium.discardable(3 * page_size, 5 * page_size);
+  EXPECT_EQ(range.offset, 3 * page_size);
+  EXPECT_EQ(range.length, 5 * page_size);
+}
+
+TEST(DiscardUnits, OnlyWholeOnesAreInside) {
+  const auto expect = [](const DiscardUnits& units, ByteRange range, u64 offset, u64 length) {
+    const ByteRange inside = units.inside(range.offset, range.length);
+    EXPECT_EQ(inside.length, length) << range.offset << " " << range.length;
+    if (length != 0) {
+      EXPECT_EQ(inside.offset, offset) << range.offset << " " << range.length;
+    }
+  };
+  const DiscardUnits large{64 * page_size, 0};
+  expect(large, {0, 128 * page_size}, 0, 128 * page_size);
+  expect(large, {page_size, 128 * page_size}, 64 * page_size, 64 * page_size);
+  expect(large, {page_size, 126 * page_size}, 0, 0);
+  expect(large, {65 * page_size, 20 * page_size}, 0, 0);
+  // A partition that begins inside a unit.
+  const DiscardUnits shifted{64 * page_size, 16 * page_size};
+  expect(shifted, {0, 128 * page_size}, 16 * page_size, 64 * page_size);
+  expect(shifted, {16 * page_size, 64 * page_size}, 16 * page_size, 64 * page_size);
+  expect(shifted, {0, 16 * page_size}, 0, 0);
+  expect(shifted, {17 * page_size, 127 * page_size}, 80 * page_size, 64 * page_size);
+  // Any unit, not only a power of two.
+  expect({3 * page_size, page_size}, {0, 10 * page_size}, page_size, 9 * page_size);
+}
+
+// The kernel refuses it first, for example after the limit was set to 0.
+TEST(BlockMedium, RefusalOfTheSystemIsRemembered) {
+  const test::LoopDevice disk(size_bytes);
+  GPU4FS_REQUIRE_LOOP(disk);
+  const BlockMedium medium = BlockMedium::open(disk.path());
+  if (!medium.can_discard()) GTEST_SKIP() << "the loop device cannot discard";
+  std::ofstream limit("/sys/block/" + disk.path().substr(5) + "/queue/discard_max_bytes");
+  if (!(limit << 0 << std::flush)) GTEST_SKIP() << "the limit of the loop device cannot be changed";
+  EXPECT_EQ(medium.discard(0, page_size), EOPNOTSUPP);
+  EXPECT_FALSE(medium.can_discard());
 }
 
 TEST(BlockMedium, BlockDeviceIsClaimed) {
