@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 
@@ -35,16 +36,16 @@ int error_of(Call&& call) {
   return result == 0 ? 0 : errno;
 }
 
-// Queue limits are those of the disk, also for its partitions.
-bool disk_discards(dev_t device) {
+// A number that the kernel tells about a block device; 0: it does not.
+u64 number_of_disk(dev_t device, std::initializer_list<const char*> places) {
   const std::string folder =
       "/sys/dev/block/" + std::to_string(major(device)) + ":" + std::to_string(minor(device)) + "/";
-  for (const char* const place : {"queue/discard_max_bytes", "../queue/discard_max_bytes"}) {
+  for (const char* const place : places) {
     std::ifstream file(folder + place);
-    u64 bytes = 0;
-    if (file >> bytes) return bytes != 0;
+    u64 number = 0;
+    if (file >> number) return number;
   }
-  return false;
+  return 0;
 }
 
 using Page = std::unique_ptr<void, void (*)(void*)>;
@@ -138,7 +139,14 @@ void BlockMedium::find_discard() {
   if (read_only_) return;
   if (is_block_device_) {
     struct stat status;
-    can_discard_ = ::fstat(descriptor_, &status) == 0 && disk_discards(status.st_rdev);
+    if (::fstat(descriptor_, &status) != 0) return;
+    // Queue limits are those of the disk, also for its partitions.
+    const u64 most = number_of_disk(status.st_rdev, {"queue/discard_max_bytes", "../queue/discard_max_bytes"});
+    const u64 unit = number_of_disk(status.st_rdev, {"queue/discard_granularity", "../queue/discard_granularity"});
+    can_discard_ = most != 0;
+    if (unit <= page_size) return;
+    discard_unit_bytes_ = unit;
+    discard_first_bytes_ = number_of_disk(status.st_rdev, {"discard_alignment"}) % unit;
     return;
   }
   // Beyond the end there is nothing to discard, so this only asks.
@@ -152,16 +160,29 @@ int BlockMedium::flush() const {
   return error_of([&] { return ::fdatasync(descriptor_); });
 }
 
+ByteRange BlockMedium::discardable(u64 offset, u64 length) const {
+  const u64 unit = discard_unit_bytes_;
+  const auto units_before = [&](u64 bytes) { return (bytes + unit - discard_first_bytes_) / unit; };
+  const u64 end = units_before(offset + length) * unit;
+  const u64 begin = units_before(offset + unit - 1) * unit;
+  if (end <= begin) return {offset, 0};
+  return {begin + discard_first_bytes_ - unit, end - begin};
+}
+
 int BlockMedium::discard(u64 offset, u64 length) const {
   if (!can_discard_) return EOPNOTSUPP;
+  int error = 0;
   if (is_block_device_) {
     u64 range[2] = {offset, length};
-    return error_of([&] { return ::ioctl(descriptor_, BLKDISCARD, range); });
+    error = error_of([&] { return ::ioctl(descriptor_, BLKDISCARD, range); });
+  } else {
+    error = error_of([&] {
+      return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                         static_cast<off_t>(length));
+    });
   }
-  return error_of([&] {
-    return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                       static_cast<off_t>(length));
-  });
+  if (error == EOPNOTSUPP) can_discard_ = false;
+  return error;
 }
 
 int BlockMedium::write_zeroes(u64 offset, u64 length) const {
@@ -192,7 +213,9 @@ BlockMedium& BlockMedium::operator=(BlockMedium&& other) noexcept {
   is_block_device_ = other.is_block_device_;
   is_direct_ = other.is_direct_;
   read_only_ = other.read_only_;
-  can_discard_ = other.can_discard_;
+  can_discard_ = other.can_discard_.load();
+  discard_unit_bytes_ = other.discard_unit_bytes_;
+  discard_first_bytes_ = other.discard_first_bytes_;
   stack_ = std::move(other.stack_);
   return *this;
 }

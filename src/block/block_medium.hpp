@@ -10,9 +10,11 @@
 // device/memory/mapped_file.hpp. The claim and the lock end with the object.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
+#include "base/limits.hpp"
 #include "base/types.hpp"
 #include "device/device_types.hpp"
 #include "device/medium_file.hpp"
@@ -20,6 +22,11 @@
 namespace gpu4fs::block {
 
 using device::DeviceError;
+
+struct ByteRange {
+  u64 offset;
+  u64 length;
+};
 
 struct MediumOptions {
   bool read_only = false;
@@ -49,7 +56,10 @@ class BlockMedium {
   bool is_block_device() const { return is_block_device_; }
   bool is_direct() const { return is_direct_; }
   bool read_only() const { return read_only_; }
-  bool can_discard() const { return can_discard_; }
+  bool can_discard() const { return can_discard_; }  // false also after the system has refused it (EOPNOTSUPP)
+  // The part of the range that the medium can forget: whole units of its, which for a block device the kernel names
+  // (discard_granularity and discard_alignment of the queue). The length may be 0.
+  ByteRange discardable(u64 offset, u64 length) const;
   device::DeviceStack* stack() const { return stack_.get(); }  // null: none
 
   // These return 0 or an errno; any thread. The range lies in the medium and consists of whole pages.
@@ -72,7 +82,9 @@ class BlockMedium {
   bool is_block_device_ = false;
   bool is_direct_ = false;
   bool read_only_ = false;
-  bool can_discard_ = false;
+  mutable std::atomic<bool> can_discard_{false};
+  u64 discard_unit_bytes_ = page_size;
+  u64 discard_first_bytes_ = 0;  // where the first unit begins
   std::shared_ptr<device::DeviceStack> stack_;
 };
 

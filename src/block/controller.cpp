@@ -270,6 +270,29 @@ int Controller::carry_out(RequestGroup* group) {
   return -seen_result(*group, -error);
 }
 
+bool Controller::can_discard(u32 device) const {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  const BlockMedium* const used = medium(device);
+  return used != nullptr && used->can_discard();
+}
+
+Controller::Discarded Controller::discard(u32 device, u64 offset, u64 length) {
+  constexpr IoOperation operation = IoOperation::discard;
+  const IoRequest request{operation, device, offset, static_cast<u32>(length), 0, nullptr};
+  GPU4FS_CHECK_EQ(u64{request.length}, length);
+  const Status refused = unusable(request);
+  if (refused != Status::ok) return {refused, 0};
+  const BlockMedium& used = *medium(device);
+  const ByteRange range = used.discardable(offset, length);
+  if (range.length == 0) return {Status::ok, 0};
+  const RequestGroup group{operation, device, range.offset, range.length, {}, {}};
+  int error = used.stack() != nullptr ? carry_out_stacked(group, used) : used.discard(range.offset, range.length);
+  if (options_.faults != nullptr) error = -options_.faults->result_of(request, -error);
+  if (error != 0) note_error(group, error);
+  counters_.add(operation, 1, range.length, error != 0);
+  return {status_of_error(operation, error), error != 0 ? 0 : range.length};
+}
+
 std::unique_ptr<Controller> start_controller(IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums,
                                              ControllerOptions options) {
   std::string reason = "asked for";

@@ -81,6 +81,17 @@ class Controller {
   // Null: none; its requests fail. No request for the device is in flight. Any thread.
   void set_medium(u32 device, const BlockMedium* medium);
 
+  // Whether the device's medium can forget ranges, as far as is known. Any thread.
+  bool can_discard(u32 device) const;
+  // Outside of the queue: the medium may forget the range, as far as it can (BlockMedium::discardable()). The caller's
+  // thread waits for the medium. No other request for the range is in flight. Status as above; `bytes`: of what was
+  // forgotten. Any thread.
+  struct Discarded {
+    Status status;
+    u64 bytes;
+  };
+  Discarded discard(u32 device, u64 offset, u64 length);
+
   IoStatistics statistics() const { return counters_.snapshot(); }
   // CPU time of all threads of the controller. Any thread.
   double cpu_seconds() const { return thread_times_.seconds(); }

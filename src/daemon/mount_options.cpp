@@ -134,8 +134,10 @@ constexpr Rule rules[] = {
     {"cache", true, apply_size<&session::ServerOptions::cache_bytes>},
     {"page_cache", true, apply_size<&session::ServerOptions::page_cache_bytes>},
     {"access", true, apply_access},
-    {"discard", false, [](MountOptions& options, const Option&) { options.server.discard = true; }},
-    {"nodiscard", false, [](MountOptions& options, const Option&) { options.server.discard = false; }},
+    {"discard", false,
+     [](MountOptions& options, const Option&) { options.server.discard = session::DiscardScope::all; }},
+    {"nodiscard", false,
+     [](MountOptions& options, const Option&) { options.server.discard = session::DiscardScope::none; }},
     {"readahead", true,
      [](MountOptions& options, const Option& option) {
        options.fuse.readahead_kib = parse_count(option, 0, 1u << 20);

@@ -139,7 +139,7 @@ Status ChunkMapper::map_column(u64 chunk, format::ColumnAddress column, const de
     }
     try {
       const std::lock_guard taking(taking_mutex_);
-      pool::take_range(file, {begin, length}, is_mapped(chunk), memory_threads());
+      pool::take_range(file, {begin, length}, all_accessible_ || is_mapped(chunk), memory_threads());
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
       if (error.error_number() != ENOSPC) return Status::device_failed;

@@ -228,6 +228,10 @@ std::string PoolControl::trim() const {
   json.add("ok", true);
   json.add("regions", report.region_count);
   json.add("bytes", report.byte_count);
+  json.add("errors", report.failed_count);
+  json.begin_array("left_out");
+  for (const std::string& obstacle : context_.trimmer.obstacles()) json.add("", obstacle);
+  json.end();
   json.end();
   return one_line(json);
 }

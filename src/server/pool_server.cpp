@@ -55,7 +55,7 @@ PoolServer::PoolServer(session::ServerOptions options)
       mounted_(open_for(options_, recovery_), options_),
       mapper_(mounted_, options_.purpose),
       grower_(mounted_, mapper_, *this),
-      trimmer_(mounted_, mapper_, *this),
+      trimmer_(mounted_, mapper_, *this, options_.discard),
       death_(*mounted_.setup.host),
       chunk_maker_(grower_),
       upcalls_(mounted_, mapper_, grower_, chunk_maker_, death_),
@@ -79,7 +79,7 @@ void PoolServer::start() {
     grower_.tell_engine();
   }
   if (!mounted_.pool.read_only && options_.commit_interval_s != 0) {
-    commit_timer_.start({options_.commit_interval_s, options_.discard && is_mount});
+    commit_timer_.start({options_.commit_interval_s, options_.discard != session::DiscardScope::none && is_mount});
   }
   open_control();
 }

@@ -50,6 +50,12 @@ class DirectMedia {
   // Whether a kernel produces, which cannot wake anybody: then a thread looks for requests all the time. Any thread.
   void set_must_poll(bool must_poll) { device::set_must_poll(*shared_, must_poll); }
 
+  // See block::Controller; false also for devices that are mapped. Any thread.
+  bool can_discard(u32 device) const { return controller_->can_discard(device); }
+  block::Controller::Discarded discard(u32 device, u64 offset, u64 length) {
+    return controller_->discard(device, offset, length);
+  }
+
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.
   std::string describe() const { return controller_->describe(); }

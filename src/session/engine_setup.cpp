@@ -63,6 +63,10 @@ Status status_of(const device::DeviceError& error) {
   }
 }
 
+bool is_direct(DeviceAccess access) {
+  return access == DeviceAccess::direct || access == DeviceAccess::direct_everywhere;
+}
+
 void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string>& warnings) {
   struct stat attributes {};
   struct statvfs medium {};
@@ -76,9 +80,17 @@ void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string
                                  room >> 20, missing >> 20));
 }
 
-// A store to a mapped file that has run out of blocks would be a SIGBUS. So disk files get their blocks here. Files on
-// tmpfs get them chunk by chunk (map_chunk), so a pool occupies only the memory that it uses.
-void prepare_medium(const device::MappedFile& file, std::vector<std::string>& warnings) {
+// Whether free space of the file is to be given back, so it does not get all its blocks.
+bool is_kept_thin(const device::MappedFile& file, const ServerOptions& options) {
+  return options.discard == DiscardScope::all && file.medium() == device::MediumKind::file &&
+         is_direct(resolve_access(options.device_access)) && DirectMedia::serves(file, false);
+}
+
+// A store to a mapped file that has run out of blocks would be a SIGBUS, and a write past the page cache an error of a
+// flush. So disk files get their blocks here. Files on tmpfs and thin files get them chunk by chunk (map_chunk), so a
+// pool occupies only the space that it uses.
+void prepare_medium(device::MappedFile& file, const ServerOptions& options, std::vector<std::string>& warnings) {
+  if (is_kept_thin(file, options)) file.make_thin();
   if (file.grows_with_use()) {
     warn_of_thin_memory(file, warnings);
   } else {
@@ -114,7 +126,7 @@ std::vector<Area> fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpos
   return areas;
 }
 
-std::vector<device::MappedFile> map_devices(pool::OpenedPool& pool, ServerPurpose purpose) {
+std::vector<device::MappedFile> map_devices(pool::OpenedPool& pool, const ServerOptions& options) {
   std::vector<device::MappedFile> files;
   for (const pool::OpenedDevice& opened : pool.devices) {
     if (!opened.is_here()) {
@@ -127,9 +139,9 @@ std::vector<device::MappedFile> map_devices(pool::OpenedPool& pool, ServerPurpos
     }
     files.push_back(device::MappedFile::adopt(
         descriptor, opened.file.path(), {.read_only = pool.read_only, .lock = true, .stack = opened.file.stack()}));
-    if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
+    if (!pool.read_only) prepare_medium(files.back(), options, pool.warnings);
   }
-  for (const Area& area : fixed_areas(pool, purpose)) {
+  for (const Area& area : fixed_areas(pool, options.purpose)) {
     if (files[area.device].grows_with_use()) files[area.device].reserve_range(area.offset, area.length);
   }
   return files;
@@ -208,10 +220,6 @@ struct EngineShape {
   u32 page_cache_frames;              // 0: devices are not staged
   EngineAllocator* shared = nullptr;  // memory that threads of the host access too; null: all memory of the engine
 };
-
-bool is_direct(DeviceAccess access) {
-  return access == DeviceAccess::direct || access == DeviceAccess::direct_everywhere;
-}
 
 // Mapped if there is nothing to access in another way.
 DeviceAccess decide_access(DeviceAccess wanted, const EngineSetup& setup) {
@@ -449,11 +457,29 @@ device::Device EngineSetup::device(u32 index) const {
   return device;
 }
 
+std::vector<std::string> discard_obstacles(const EngineSetup& setup) {
+  std::vector<std::string> obstacles;
+  for (u32 i = 0; i < setup.files.size(); ++i) {
+    const device::MappedFile& file = setup.files[i];
+    if (file.is_absent() || (file.is_mapped() && file.medium() == device::MediumKind::tmpfs)) continue;
+    if (file.is_mapped()) {
+      obstacles.push_back(
+          fmt::format("{}: is mapped; only devices that are accessed directly are told of free space", file.path()));
+    } else if (!setup.direct->can_discard(i)) {
+      const bool is_disk = file.medium() == device::MediumKind::block;
+      obstacles.push_back(
+          fmt::format("{}: {}, so its free space stays allocated", file.path(),
+                      is_disk ? "the device has no discard (TRIM)" : "its file system cannot make holes in files"));
+    }
+  }
+  return obstacles;
+}
+
 EngineSetup set_up_engine(const ServerOptions& wanted, pool::OpenedPool& pool) {
   EngineSetup setup;
   ServerOptions options = wanted;
   try {
-    setup.files = map_devices(pool, options.purpose);
+    setup.files = map_devices(pool, options);
     options.device_access = decide_access(options.device_access, setup);
     setup.is_direct_everywhere = options.device_access == DeviceAccess::direct_everywhere;
     if (options.engine == EngineChoice::cpu) {
@@ -466,6 +492,11 @@ EngineSetup set_up_engine(const ServerOptions& wanted, pool::OpenedPool& pool) {
     throw pool::PoolError(status_of(error), error.what());
   } catch (const std::bad_alloc&) {
     throw pool::PoolError(Status::no_memory, "not enough memory for the engine; see option 'cache'");
+  }
+  if (options.discard == DiscardScope::all && options.purpose == ServerPurpose::mount && !pool.read_only) {
+    for (const std::string& obstacle : discard_obstacles(setup)) {
+      pool.warnings.push_back(fmt::format("discard: {}", obstacle));
+    }
   }
   return setup;
 }

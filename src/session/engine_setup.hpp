@@ -67,6 +67,10 @@ DeviceAccess resolve_access(DeviceAccess access);
 u64 default_cache_bytes(u64 memory_bytes);
 u64 default_page_cache_bytes(u64 memory_bytes);
 
+// Of each present device that cannot be told of free space: a sentence with its path and the reason. Any thread, while
+// the table of devices stays as it is.
+std::vector<std::string> discard_obstacles(const EngineSetup& setup);
+
 // Maps the devices and builds the engine; the pool's state is not loaded yet. PoolError.
 EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool);
 

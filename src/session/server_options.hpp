@@ -26,6 +26,10 @@ enum class ServerPurpose { mount, recovery, check };
 // direct.
 enum class DeviceAccess { automatic, mapped, staged, direct, direct_everywhere };
 
+// Which devices are told of free space. `memory`: those whose pages lie in memory (tmpfs), which returns to the system.
+// `all`: also disks and files on disk that are accessed directly.
+enum class DiscardScope { none, memory, all };
+
 // What a restarted mount knows about its dead engines; its status shows it.
 struct EngineHistory {
   u32 restart_count = 0;
@@ -40,7 +44,7 @@ struct ServerOptions {
   AccessTimes access_times = AccessTimes::relative;
   unsigned worker_count = 0;       // 0: chosen by the machine
   unsigned commit_interval_s = 5;  // longest time until a change becomes durable by itself; 0: never
-  bool discard = true;             // memory of free regions on tmpfs returns to the system
+  DiscardScope discard = DiscardScope::memory;
   DeviceAccess device_access = DeviceAccess::automatic;
   u64 page_cache_bytes = 0;       // of devices that are not mapped; 0: depending on the memory
   u64 cache_bytes = 0;            // metadata pages held in engine memory; 0: depending on the memory

@@ -4,7 +4,7 @@
 // punched: it is free for the allocator, so neither the durable checkpoint, nor the one before, nor a record of the log
 // refers to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before the punch until
 // the server has allocated the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full
-// medium would end the process.
+// medium would end the process. Regions of block devices, which have no holes, are unbacked until the discard has ended.
 //
 //   busy          set, as for pages in use, so no page of it is allocated
 //   free_pages    without these pages, and so is SpaceCounters::available
@@ -132,7 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(SpaceState& state, const 
   return {raid::no_chunk, 0, 0};
 }
 
-// The server has allocated the memory of the whole chunk again: its regions are free for all commands. One rank, any
+// The memory of the whole chunk is allocated, again or still: its regions are free for all commands. One rank, any
 // number of them.
 GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(SpaceState& state, u32 index) {
   raid::ChunkState& chunk = state.space.chunks[index];

@@ -1,7 +1,8 @@
-// gpu4fs trim: returns the memory of all free space of a mounted pool to the system.
+// gpu4fs trim: returns all free space of a mounted pool to the devices' media, and memory to the system.
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "base/host/json_value.hpp"
 #include "base/host/size_text.hpp"
@@ -36,13 +37,17 @@ int run() {
   const JsonValue answer = parse_json(text);
   if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
   const auto bytes = static_cast<u64>(answer["bytes"].number);
+  const auto errors = static_cast<u64>(answer["errors"].number);
+  const std::vector<JsonValue>& left_out = answer["left_out"].elements;
   fmt::print("{}\n", line.json ? text : fmt::format("{}: {} given back", mountpoint, size_text(bytes)));
-  return 0;
+  for (const JsonValue& device : left_out) fmt::print(stderr, "gpu4fs trim: {}\n", device.text);
+  if (errors != 0) fmt::print(stderr, "gpu4fs trim: {} ranges could not be given back; the log says more\n", errors);
+  return errors == 0 ? 0 : status_failure;
 }
 
 }  // namespace
 
 const cli::Verb trim_verb = {
-    "trim", "give memory of free space back to the system", nullptr, add_options, run, status_usage, status_failure};
+    "trim", "give free space back to memory and disks", nullptr, add_options, run, status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

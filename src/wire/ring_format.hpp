@@ -49,10 +49,11 @@ enum GrowMask : std::uint32_t {
   grow_withdraw = 7,
   // inode, offset: first chunk and region, mode: TrimMode, aux: free regions to keep; result: TrimResult
   grow_trim = 8,
-  grow_trimmed = 9,  // inode: the chunk of a TrimResult, whose regions were punched
+  grow_trimmed = 9,  // inode: the chunk of a TrimResult, whose regions were punched; mode: TrimmedMode
 };
 
-enum TrimMode : std::uint32_t { trim_now = 1 };  // also regions that were just freed
+enum TrimMode : std::uint32_t { trim_now = 1 };               // also regions that were just freed
+enum TrimmedMode : std::uint32_t { trimmed_has_memory = 1 };  // nothing has to be allocated again: all can be used
 
 // Regions [next - count, next) of the chunk have to be punched, and the next search begins with `next`; 0: there are no
 // more.

@@ -150,6 +150,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   page_bytes_ = other.page_bytes_;
   medium_ = other.medium_;
   read_only_ = other.read_only_;
+  is_thin_ = other.is_thin_.load();
   descriptor_ = std::exchange(other.descriptor_, -1);
   stack_ = std::move(other.stack_);
   return *this;
@@ -244,6 +245,12 @@ bool MappedFile::fill_holes(u64 offset, u64 length) const {
     result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
   } while (result != 0 && errno == EINTR);
   return result == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+}
+
+u64 MappedFile::allocated_bytes() const {
+  struct stat status;
+  if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) return 0;
+  return static_cast<u64>(status.st_blocks) * 512;
 }
 
 u64 MappedFile::room_bytes() const {

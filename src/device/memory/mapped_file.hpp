@@ -23,7 +23,7 @@
 // that is not mapped is flushed by fdatasync.
 //
 // The pages of a block device are all its whole pages; a rest at its end is not used. It has no holes, so there is
-// nothing to reserve. It is not told which ranges are free (discard): a drive may return anything for them afterwards.
+// nothing to reserve.
 //
 // A block device that is opened for writing and locked is opened with O_EXCL. The kernel then refuses everyone who asks
 // for exclusive use as well: mount(2), swapon(2), mkfs and fsck of other file systems, device mappers, md. A disk and
@@ -39,6 +39,7 @@
 // the latter.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -89,8 +90,11 @@ class MappedFile {
   u64 page_bytes() const { return page_bytes_; }  // of the mapping; a huge page on hugetlbfs
   bool read_only() const { return read_only_; }
   bool needs_flush() const { return (is_on_disk() || stack_ != nullptr) && !read_only_; }
-  // Stores allocate blocks of the medium when they happen: on tmpfs, whose files are not allocated as a whole.
-  bool grows_with_use() const { return medium_ == MediumKind::tmpfs && !read_only_; }
+  // Writes allocate blocks of the medium when they happen: on tmpfs, whose files are not allocated as a whole, and in
+  // files that are thin.
+  bool grows_with_use() const { return (medium_ == MediumKind::tmpfs || is_thin_) && !read_only_; }
+  // The file may have holes from now on. For files on disk; any thread.
+  void make_thin() { is_thin_ = true; }
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }  // -1: anonymous
   const std::shared_ptr<DeviceStack>& stack() const { return stack_; }
@@ -116,6 +120,8 @@ class MappedFile {
   // Returns the blocks of the range to the medium. The range then reads as zeros, and its layers see a write of zeros.
   // Does nothing if the system does not support it, and for block devices.
   void release_range(u64 offset, u64 length) const;
+  // Bytes of the blocks that the file has; 0 for anonymous memory and block devices.
+  u64 allocated_bytes() const;
   // Free bytes of the medium, as far as it reports them; ~0: it does not.
   u64 room_bytes() const;
 
@@ -138,6 +144,7 @@ class MappedFile {
   u64 page_bytes_ = 0;
   MediumKind medium_ = MediumKind::anonymous;
   bool read_only_ = false;
+  std::atomic<bool> is_thin_{false};
   int descriptor_ = -1;
   std::shared_ptr<DeviceStack> stack_;
 };

@@ -67,7 +67,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status change_stopped(fs::FileSystem& fs, const
   if (is_change && space::is_being_deleted(fs, index)) return Status::busy;
   if (command.mask == wire::grow_freeze) return space::freeze_empty_chunk(fs, index);
   if (command.mask == wire::grow_thaw) return space::unfreeze_chunk(fs, index);
-  if (command.mask == wire::grow_trimmed) return space::end_trim(fs, index);
+  if (command.mask == wire::grow_trimmed) {
+    GPU4FS_TRY(space::end_trim(fs, index));
+    if ((command.mode & wire::trimmed_has_memory) != 0) space::restore_backing(fs, index);
+    return Status::ok;
+  }
   *result = space::pages_taken(fs, index);
   return Status::ok;
 }

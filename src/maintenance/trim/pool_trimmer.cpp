@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/host/log.hpp"
 #include "base/limits.hpp"
+#include "fmt/format.h"
 #include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
 
@@ -14,38 +16,93 @@ constexpr u64 looks_per_punch = 16;
 
 }  // namespace
 
-// Under `tables`, while the reach is held. The engine does not access the run before it is told that its memory is
-// back.
-void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
-  struct Piece {
-    const device::MappedFile* file;
-    u64 offset;
-    u64 length;
-  };
-  // The engine may know a new chunk before the server has it in its table.
-  if (run.chunk >= mounted_.pool.chunks.size()) return;
+using session::DiscardScope;
+
+// Under `tables`. Memory takes part always, and what is accessed directly if it is to be told and can be.
+bool PoolTrimmer::takes_part(u32 device, DiscardScope scope) const {
+  const device::MappedFile& file = mounted_.setup.files[device];
+  if (file.is_absent() || file.read_only()) return false;
+  if (file.is_mapped()) return file.grows_with_use();
+  const bool is_told = scope == DiscardScope::all || file.medium() == device::MediumKind::tmpfs;
+  return is_told && mounted_.setup.direct->can_discard(device);
+}
+
+std::vector<PoolTrimmer::Piece> PoolTrimmer::pieces_of(const wire::TrimResult& run, DiscardScope scope) const {
+  std::vector<Piece> pieces;
   const pool::OpenedChunk& chunk = mounted_.pool.chunks[run.chunk];
   const u64 header = pool::header_area_bytes(chunk.descriptor);
-  std::vector<Piece> pieces;
   for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, run.next - run.count, run.count)) {
     const format::ColumnAddress column = chunk.columns[range.column];
-    const device::MappedFile& file = mounted_.setup.files[column.device_index()];
+    const u32 device = column.device_index();
+    if (!takes_part(device, scope)) continue;
+    const device::MappedFile& file = mounted_.setup.files[device];
     const u64 offset = column.offset_bytes() + header + range.offset;
-    if (file.grows_with_use() && !file.is_hole(offset, range.length)) pieces.push_back({&file, offset, range.length});
+    // A file on disk has blocks also where it has no data.
+    const bool tells_holes = file.medium() == device::MediumKind::tmpfs;
+    if (!tells_holes || !file.is_hole(offset, range.length)) pieces.push_back({device, offset, range.length});
   }
-  mapper_.mark_thin(run.chunk);
-  if (mounted_.setup.gpu != nullptr && !pieces.empty()) {
+  return pieces;
+}
+
+// Under `tables`, while the reach is held. The engine does not access the run before it is told that its memory is
+// back. False: nothing has to be allocated again.
+bool PoolTrimmer::punch(const wire::TrimResult& run, DiscardScope scope, TrimReport& report) {
+  // The engine may know a new chunk before the server has it in its table.
+  if (run.chunk >= mounted_.pool.chunks.size()) return true;
+  const std::vector<Piece> pieces = pieces_of(run, scope);
+  bool makes_holes = mapper_.is_thin(run.chunk);
+  for (const format::ColumnAddress column : mounted_.pool.chunks[run.chunk].columns) {
+    device::MappedFile& file = mounted_.setup.files[column.device_index()];
+    if (!takes_part(column.device_index(), scope) || file.medium() == device::MediumKind::block) continue;
+    if (file.medium() == device::MediumKind::file) file.make_thin();
+    makes_holes = true;
+  }
+  if (makes_holes) mapper_.mark_thin(run.chunk);
+  const u64 bytes_before = report.byte_count;
+  release_memory(pieces, report);
+  for (const Piece& piece : pieces)
+    if (!mounted_.setup.files[piece.device].is_mapped()) discard(piece, report);
+  report.region_count += run.count;
+  report.punch_count += report.byte_count == bytes_before ? 0 : 1;
+  return makes_holes;
+}
+
+void PoolTrimmer::release_memory(const std::vector<Piece>& pieces, TrimReport& report) {
+  const std::vector<device::MappedFile>& files = mounted_.setup.files;
+  const auto is_memory = [&](const Piece& piece) { return files[piece.device].is_mapped(); };
+  if (std::none_of(pieces.begin(), pieces.end(), is_memory)) return;
+  if (mounted_.setup.gpu != nullptr) {
     mounted_.setup.host->while_paused([&] {
-      for (const Piece& piece : pieces)
-        mounted_.setup.host->unmap_memory(piece.file->base() + piece.offset, piece.length);
+      for (const Piece& piece : pieces) {
+        if (!is_memory(piece)) continue;
+        mounted_.setup.host->unmap_memory(files[piece.device].base() + piece.offset, piece.length);
+      }
     });
   }
   for (const Piece& piece : pieces) {
-    piece.file->release_range(piece.offset, piece.length);
+    if (!is_memory(piece)) continue;
+    files[piece.device].release_range(piece.offset, piece.length);
     report.byte_count += piece.length;
   }
-  report.region_count += run.count;
-  report.punch_count += pieces.empty() ? 0 : 1;
+}
+
+// The first failure of each device is logged.
+void PoolTrimmer::discard(const Piece& piece, TrimReport& report) {
+  const device::MappedFile& file = mounted_.setup.files[piece.device];
+  const u64 allocated = file.allocated_bytes();
+  const block::Controller::Discarded done = mounted_.setup.direct->discard(piece.device, piece.offset, piece.length);
+  if (done.status == Status::ok) {
+    // Of a file only what it had counts.
+    const u64 left = file.allocated_bytes();
+    report.byte_count +=
+        file.medium() == device::MediumKind::block ? done.bytes : allocated - std::min(left, allocated);
+    return;
+  }
+  ++report.failed_count;
+  const u64 bit = u64{1} << piece.device;
+  if ((failed_devices_ & bit) != 0) return;
+  failed_devices_ |= bit;
+  log(LogLevel::warning, fmt::format("{}: free space was not discarded: {}", file.path(), status_text(done.status)));
 }
 
 // Free regions of each profile that stay, for the next writes.
@@ -68,14 +125,20 @@ Status PoolTrimmer::ask(wire::GrowMask mask, u64 chunk, u64 region, u32 mode, u6
   return done.status;
 }
 
-bool PoolTrimmer::has_memory_to_give() {
+bool PoolTrimmer::has_space_to_give(DiscardScope scope) {
   const std::shared_lock lock(mounted_.tables);
-  const std::vector<device::MappedFile>& files = mounted_.setup.files;
-  return std::any_of(files.begin(), files.end(), [](const auto& file) { return file.grows_with_use(); });
+  for (u32 i = 0; i < mounted_.setup.files.size(); ++i)
+    if (takes_part(i, scope)) return true;
+  return false;
+}
+
+std::vector<std::string> PoolTrimmer::obstacles() {
+  const std::shared_lock lock(mounted_.tables);
+  return session::discard_obstacles(mounted_.setup);
 }
 
 // False: the engine has no more runs, or none at this time.
-bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
+bool PoolTrimmer::trim_run(TrimReport& report, DiscardScope scope, bool now) {
   u64 result = 0;
   const u32 mode = now ? u32{wire::trim_now} : 0u;
   const Status found = ask(wire::grow_trim, next_chunk_, next_region_, mode, &result, report);
@@ -86,19 +149,21 @@ bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
   next_region_ = run.next;
   ++report.run_count;
   if (run.count == 0) return true;
+  bool makes_holes = true;
   {
     const std::shared_lock lock(mounted_.tables);
     const std::unique_lock reaching = mapper_.hold_reach();
-    punch(run, report);
+    makes_holes = punch(run, scope, report);
   }
-  report.status = ask(wire::grow_trimmed, run.chunk, 0, 0, &result, report);
+  const u32 trimmed = makes_holes ? 0u : u32{wire::trimmed_has_memory};
+  report.status = ask(wire::grow_trimmed, run.chunk, 0, trimmed, &result, report);
   return report.status == Status::ok;
 }
 
-TrimReport PoolTrimmer::trim_from_here(u64 runs_max, bool now) {
+TrimReport PoolTrimmer::trim_from_here(u64 runs_max, DiscardScope scope, bool now) {
   TrimReport report;
   while (report.punch_count < runs_max && report.run_count / looks_per_punch < runs_max) {
-    if (has_memory_to_give() && trim_run(report, now)) continue;
+    if (has_space_to_give(scope) && trim_run(report, scope, now)) continue;
     report.is_complete = true;
     next_chunk_ = next_region_ = 0;
     break;
@@ -108,7 +173,7 @@ TrimReport PoolTrimmer::trim_from_here(u64 runs_max, bool now) {
 
 TrimReport PoolTrimmer::trim(u64 runs_max) {
   const std::unique_lock guard(one_at_a_time_, std::try_to_lock);
-  return guard ? trim_from_here(runs_max, false) : TrimReport{};
+  return guard ? trim_from_here(runs_max, scope_, false) : TrimReport{};
 }
 
 TrimReport PoolTrimmer::trim_all() {
@@ -117,7 +182,7 @@ TrimReport PoolTrimmer::trim_all() {
   report.status = host_.command(wire::Opcode::checkpoint, 0).status;
   if (report.status != Status::ok) return report;
   next_chunk_ = next_region_ = 0;
-  return trim_from_here(~u64{0}, true);
+  return trim_from_here(~u64{0}, DiscardScope::all, true);
 }
 
 }  // namespace gpu4fs::maintenance
