@@ -127,7 +127,8 @@ function(gpu4fs_register_system_test name source)
       ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=staged")
   endif()
   # The same with direct accesses.
-  if(NOT GPU4FS_SANITIZE AND name MATCHES "^(sim.simulate|recovery.log_recovery|growth.reshape|crash.write_order)$")
+  if(NOT GPU4FS_SANITIZE AND name MATCHES
+     "^(sim.simulate|recovery.log_recovery|growth.reshape|crash.write_order|trim.trim_crash)$")
     gpu4fs_register_test(direct.${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
     set_tests_properties(${GPU4FS_TEST_PREFIX}direct.${name} PROPERTIES
       ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=direct")

@@ -48,6 +48,11 @@
     "Freed pages that the durable checkpoint refers to are given out.")                                               \
   X(freed_pages_reused_early, space, "SpaceModel.*:SpaceFree.*",                                                      \
     "Pages freed behind the snapshot are given out when that checkpoint, which refers to them, is published.")        \
+  X(trimmed_before_durable, system, "*TrimCrashes.LeaveAllThatIsDurable/*",                                           \
+    "Regions are punched or discarded before the checkpoint is durable that frees their pages.")                      \
+  X(trimmed_frames_stay_dirty, system, "*Discard.NothingIsWrittenToADiscardedRegion/*",                               \
+    "Frames of the page cache with bytes of a discarded region are written to it afterwards.")                        \
+  X(discard_rounded_outwards, block, "DiscardUnits.*", "A discard reaches beyond its range.")                         \
   X(durable_slot_overwritten, space, "SpaceLoad.*", "A checkpoint writes its bitmap over the one that counts.")       \
   X(lost_slot_counts, space, "SpaceLoad.*", "The bitmap of a checkpoint that never became valid counts.")             \
   X(refused_read_goes_on, device, "Transfer.*",                                                                       \

@@ -20,6 +20,7 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
 
 namespace gpu4fs::block {
 
@@ -68,6 +69,15 @@ int write_pages_of_zeros(int descriptor, u64 offset, u64 length) {
 }
 
 }  // namespace
+
+// Unit 0 may lie before the medium's first byte, in part.
+ByteRange DiscardUnits::inside(u64 offset, u64 length) const {
+  const u64 last = offset + length;
+  const u64 begin = (offset + bytes - first + GPU4FS_MUTANT(discard_rounded_outwards, bytes - 1, u64{0})) / bytes;
+  const u64 end = (last + bytes - first) / bytes;
+  if (end <= begin) return {offset, 0};
+  return {begin * bytes + first - bytes, (end - begin) * bytes};
+}
 
 BlockMedium BlockMedium::open(const std::string& path, MediumOptions options) {
   return adopt(device::open_medium(path, options.read_only, options.lock), path, options);
@@ -145,8 +155,7 @@ void BlockMedium::find_discard() {
     const u64 unit = number_of_disk(status.st_rdev, {"queue/discard_granularity", "../queue/discard_granularity"});
     can_discard_ = most != 0;
     if (unit <= page_size) return;
-    discard_unit_bytes_ = unit;
-    discard_first_bytes_ = number_of_disk(status.st_rdev, {"discard_alignment"}) % unit;
+    discard_units_ = {unit, number_of_disk(status.st_rdev, {"discard_alignment"}) % unit};
     return;
   }
   // Beyond the end there is nothing to discard, so this only asks.
@@ -160,29 +169,16 @@ int BlockMedium::flush() const {
   return error_of([&] { return ::fdatasync(descriptor_); });
 }
 
-ByteRange BlockMedium::discardable(u64 offset, u64 length) const {
-  const u64 unit = discard_unit_bytes_;
-  const auto units_before = [&](u64 bytes) { return (bytes + unit - discard_first_bytes_) / unit; };
-  const u64 end = units_before(offset + length) * unit;
-  const u64 begin = units_before(offset + unit - 1) * unit;
-  if (end <= begin) return {offset, 0};
-  return {begin + discard_first_bytes_ - unit, end - begin};
-}
-
 int BlockMedium::discard(u64 offset, u64 length) const {
   if (!can_discard_) return EOPNOTSUPP;
-  int error = 0;
   if (is_block_device_) {
     u64 range[2] = {offset, length};
-    error = error_of([&] { return ::ioctl(descriptor_, BLKDISCARD, range); });
-  } else {
-    error = error_of([&] {
-      return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                         static_cast<off_t>(length));
-    });
+    return error_of([&] { return ::ioctl(descriptor_, BLKDISCARD, range); });
   }
-  if (error == EOPNOTSUPP) can_discard_ = false;
-  return error;
+  return error_of([&] {
+    return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                       static_cast<off_t>(length));
+  });
 }
 
 int BlockMedium::write_zeroes(u64 offset, u64 length) const {
@@ -213,9 +209,8 @@ BlockMedium& BlockMedium::operator=(BlockMedium&& other) noexcept {
   is_block_device_ = other.is_block_device_;
   is_direct_ = other.is_direct_;
   read_only_ = other.read_only_;
-  can_discard_ = other.can_discard_.load();
-  discard_unit_bytes_ = other.discard_unit_bytes_;
-  discard_first_bytes_ = other.discard_first_bytes_;
+  can_discard_ = other.can_discard_;
+  discard_units_ = other.discard_units_;
   stack_ = std::move(other.stack_);
   return *this;
 }

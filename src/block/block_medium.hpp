@@ -10,7 +10,6 @@
 // device/memory/mapped_file.hpp. The claim and the lock end with the object.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 
@@ -26,6 +25,14 @@ using device::DeviceError;
 struct ByteRange {
   u64 offset;
   u64 length;
+};
+
+// What a medium can forget: ranges of `bytes`, the first of which begins at `first`.
+struct DiscardUnits {
+  u64 bytes;
+  u64 first;
+  // The units that lie in the range as a whole; the length may be 0.
+  ByteRange inside(u64 offset, u64 length) const;
 };
 
 struct MediumOptions {
@@ -56,10 +63,10 @@ class BlockMedium {
   bool is_block_device() const { return is_block_device_; }
   bool is_direct() const { return is_direct_; }
   bool read_only() const { return read_only_; }
-  bool can_discard() const { return can_discard_; }  // false also after the system has refused it (EOPNOTSUPP)
-  // The part of the range that the medium can forget: whole units of its, which for a block device the kernel names
-  // (discard_granularity and discard_alignment of the queue). The length may be 0.
-  ByteRange discardable(u64 offset, u64 length) const;
+  bool can_discard() const { return can_discard_; }  // as far as the system tells
+  // The part of the range that the medium can forget: whole units, which the kernel names for a block device
+  // (discard_granularity and discard_alignment). The length may be 0.
+  ByteRange discardable(u64 offset, u64 length) const { return discard_units_.inside(offset, length); }
   device::DeviceStack* stack() const { return stack_.get(); }  // null: none
 
   // These return 0 or an errno; any thread. The range lies in the medium and consists of whole pages.
@@ -82,9 +89,8 @@ class BlockMedium {
   bool is_block_device_ = false;
   bool is_direct_ = false;
   bool read_only_ = false;
-  mutable std::atomic<bool> can_discard_{false};
-  u64 discard_unit_bytes_ = page_size;
-  u64 discard_first_bytes_ = 0;  // where the first unit begins
+  bool can_discard_ = false;
+  DiscardUnits discard_units_{page_size, 0};
   std::shared_ptr<device::DeviceStack> stack_;
 };
 

@@ -40,6 +40,7 @@ Controller::~Controller() {
 
 void Controller::set_medium(u32 device, const BlockMedium* medium) {
   GPU4FS_CHECK_LT(device, device_count_max);
+  refuses_discards_[device].store(false, std::memory_order_release);
   mediums_[device].store(medium, std::memory_order_release);
 }
 
@@ -273,7 +274,7 @@ int Controller::carry_out(RequestGroup* group) {
 bool Controller::can_discard(u32 device) const {
   GPU4FS_CHECK_LT(device, device_count_max);
   const BlockMedium* const used = medium(device);
-  return used != nullptr && used->can_discard();
+  return used != nullptr && used->can_discard() && !refuses_discards_[device].load(std::memory_order_acquire);
 }
 
 Controller::Discarded Controller::discard(u32 device, u64 offset, u64 length) {
@@ -288,6 +289,7 @@ Controller::Discarded Controller::discard(u32 device, u64 offset, u64 length) {
   const RequestGroup group{operation, device, range.offset, range.length, {}, {}};
   int error = used.stack() != nullptr ? carry_out_stacked(group, used) : used.discard(range.offset, range.length);
   if (options_.faults != nullptr) error = -options_.faults->result_of(request, -error);
+  if (error == EOPNOTSUPP) refuses_discards_[device].store(true, std::memory_order_release);
   if (error != 0) note_error(group, error);
   counters_.add(operation, 1, range.length, error != 0);
   return {status_of_error(operation, error), error != 0 ? 0 : range.length};

@@ -81,7 +81,8 @@ class Controller {
   // Null: none; its requests fail. No request for the device is in flight. Any thread.
   void set_medium(u32 device, const BlockMedium* medium);
 
-  // Whether the device's medium can forget ranges, as far as is known. Any thread.
+  // Whether the device's medium can forget ranges. False also after the system has refused it (EOPNOTSUPP). Any
+  // thread.
   bool can_discard(u32 device) const;
   // Outside of the queue: the medium may forget the range, as far as it can (BlockMedium::discardable()). The caller's
   // thread waits for the medium. No other request for the range is in flight. Status as above; `bytes`: of what was
@@ -156,6 +157,7 @@ class Controller {
   device::IoQueueShared& shared_;
   ControllerOptions options_;
   std::array<std::atomic<const BlockMedium*>, device_count_max> mediums_;
+  std::array<std::atomic<bool>, device_count_max> refuses_discards_{};
   std::atomic<bool> is_stopping_{false};
   std::atomic<bool> has_reports_{false};
   u32 doorbell_count_ = 0;

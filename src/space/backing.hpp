@@ -19,6 +19,7 @@
 #pragma once
 
 #include "base/bits.hpp"
+#include "base/mutant.hpp"
 #include "base/status.hpp"
 #include "raid/device_loss.hpp"
 #include "space/freeze.hpp"
@@ -104,6 +105,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(SpaceState& state, ChunkSt
   return taken;
 }
 
+// For a mutant: consecutive regions from `first` on without a page in use. The durable checkpoint may have pages there.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 count_unused_regions(const ChunkState& chunk, u32 first) {
+  u32 region = first;
+  for (; region < region_count_of(chunk); ++region) {
+    u64 used = 0;
+    for (u32 w = 0; w < region_words; ++w) {
+      used |= load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[region * region_words + w]);
+    }
+    if (used != 0) break;
+  }
+  return region - first;
+}
+
 // Whether the chunk has to be searched, which counts as a search.
 GPU4FS_FN inline bool is_trim_due(ChunkState& chunk, bool now) {
   u32 due = load<Order::relaxed, Scope::engine>(&chunk.trim_due);
@@ -173,7 +187,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(SpaceState& state, TrimRun* r
   if (count == 0) return Status::busy;
   chunk.generation += 1;
   store<Order::release, Scope::engine>(&chunk.trimming, 1u);
-  run->count = count;
+  run->count =
+      GPU4FS_MUTANT(trimmed_before_durable, count, count + detail::count_unused_regions(chunk, wanted.first + count));
   return Status::ok;
 }
 

@@ -101,6 +101,38 @@ TEST(BlockMedium, MediumThatIsReadOnlyDiscardsNothing) {
   EXPECT_EQ(medium.discard(0, page_size), EOPNOTSUPP);
 }
 
+// A file forgets whole pages, whatever its file system does with them.
+TEST(BlockMedium, RangesOfAFileAreForgottenAsAWhole) {
+  const test::DiskFile file(size_bytes);
+  const BlockMedium medium = BlockMedium::open(file.path());
+  const ByteRange range = medium.discardable(3 * page_size, 5 * page_size);
+  EXPECT_EQ(range.offset, 3 * page_size);
+  EXPECT_EQ(range.length, 5 * page_size);
+}
+
+TEST(DiscardUnits, OnlyWholeOnesAreInside) {
+  const auto expect = [](const DiscardUnits& units, ByteRange range, u64 offset, u64 length) {
+    const ByteRange inside = units.inside(range.offset, range.length);
+    EXPECT_EQ(inside.length, length) << range.offset << " " << range.length;
+    if (length != 0) {
+      EXPECT_EQ(inside.offset, offset) << range.offset << " " << range.length;
+    }
+  };
+  const DiscardUnits large{64 * page_size, 0};
+  expect(large, {0, 128 * page_size}, 0, 128 * page_size);
+  expect(large, {page_size, 128 * page_size}, 64 * page_size, 64 * page_size);
+  expect(large, {page_size, 126 * page_size}, 0, 0);
+  expect(large, {65 * page_size, 20 * page_size}, 0, 0);
+  // A partition that begins inside a unit.
+  const DiscardUnits shifted{64 * page_size, 16 * page_size};
+  expect(shifted, {0, 128 * page_size}, 16 * page_size, 64 * page_size);
+  expect(shifted, {16 * page_size, 64 * page_size}, 16 * page_size, 64 * page_size);
+  expect(shifted, {0, 16 * page_size}, 0, 0);
+  expect(shifted, {17 * page_size, 127 * page_size}, 80 * page_size, 64 * page_size);
+  // Any unit, not only a power of two.
+  expect({3 * page_size, page_size}, {0, 10 * page_size}, page_size, 9 * page_size);
+}
+
 TEST(BlockMedium, BlockDeviceIsClaimed) {
   const test::LoopDevice disk(size_bytes + 512);
   GPU4FS_REQUIRE_LOOP(disk);

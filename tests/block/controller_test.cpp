@@ -235,6 +235,38 @@ TEST_P(ControllerTest, FlushDiscardAndZeros) {
   EXPECT_EQ(of(fixture.controller().statistics(), IoOperation::write_zeroes).bytes, 2 * page_size);
 }
 
+// Of a caller's thread, past the queue.
+TEST_P(ControllerTest, DiscardsBesideTheQueue) {
+  DiskFile file(16 * page_size);
+  RequestFaults faults;
+  ControllerFixture fixture(file.path(), 8, options(&faults));
+  file.write(0, std::vector<u8>(16 * page_size, 0x5a));
+  block::Controller& controller = fixture.controller();
+  EXPECT_FALSE(controller.can_discard(test_device - 1));
+  EXPECT_EQ(controller.discard(test_device - 1, 0, page_size).status, Status::device_failed);
+  EXPECT_EQ(controller.discard(test_device, 15 * page_size, 2 * page_size).status, Status::out_of_range);
+  if (!controller.can_discard(test_device)) GTEST_SKIP() << "the file system here makes no holes";
+  faults.replace_results([](const IoRequest&) { return true; }, -EIO, 1);
+  EXPECT_EQ(controller.discard(test_device, 0, page_size).status, Status::device_failed);
+  EXPECT_EQ(controller.first_error(test_device),
+            file.path() + ": discard of 4096 bytes at 0 failed: Input/output error");
+  const block::Controller::Discarded done = controller.discard(test_device, 2 * page_size, 3 * page_size);
+  EXPECT_EQ(done.status, Status::ok);
+  EXPECT_EQ(done.bytes, 3 * page_size);
+  ASSERT_EQ(fixture.carry_out(IoOperation::read, 1, 0, 5), Status::ok);
+  for (u64 page = 0; page < 5; ++page) EXPECT_TRUE(fixture.has(page, page == 0 || page == 4 ? 0x5a : 0)) << page;
+  const block::OperationStatistics counted = of(controller.statistics(), IoOperation::discard);
+  EXPECT_EQ(counted.requests, 2u);
+  EXPECT_EQ(counted.errors, 1u);
+  EXPECT_EQ(counted.bytes, 3 * page_size);
+  // What the system refuses is not asked for again, until there is another medium.
+  faults.replace_results([](const IoRequest&) { return true; }, -EOPNOTSUPP, 1);
+  EXPECT_EQ(controller.discard(test_device, 0, page_size).status, Status::not_supported);
+  EXPECT_FALSE(controller.can_discard(test_device));
+  controller.set_medium(test_device, &fixture.medium());
+  EXPECT_TRUE(controller.can_discard(test_device));
+}
+
 TEST_P(ControllerTest, ErrorsAreStatusAndText) {
   DiskFile file(16 * page_size);
   ControllerFixture fixture(file.path(), 8, options());

@@ -49,8 +49,9 @@ class GrowthFolder {
 // A server and one session.
 class GrowthMount {
  public:
-  explicit GrowthMount(const std::vector<std::string>& devices)
-      : server_(std::make_unique<server::PoolServer>(options(devices))) {
+  explicit GrowthMount(const std::vector<std::string>& devices,
+                       session::DiscardScope discard = session::DiscardScope::memory)
+      : server_(std::make_unique<server::PoolServer>(options(devices, discard))) {
     server_->start();
     open();
   }
@@ -81,8 +82,9 @@ class GrowthMount {
   }
 
  private:
-  static session::ServerOptions options(const std::vector<std::string>& devices) {
+  static session::ServerOptions options(const std::vector<std::string>& devices, session::DiscardScope discard) {
     session::ServerOptions options;
+    options.discard = discard;
     options.device_paths = devices;
     options.engine = session::EngineChoice::cpu;
     options.worker_count = 2;

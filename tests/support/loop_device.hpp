@@ -7,6 +7,7 @@
 #include <linux/loop.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -45,6 +46,11 @@ class LoopDevice {
     std::vector<u8> bytes(length);
     if (::pread(medium_, bytes.data(), length, static_cast<off_t>(offset)) != static_cast<ssize_t>(length)) return {};
     return bytes;
+  }
+  // Bytes of memory that the file below takes.
+  u64 allocated_bytes() const {
+    struct stat status {};
+    return ::fstat(medium_, &status) == 0 ? static_cast<u64>(status.st_blocks) * 512 : 0;
   }
   bool write(u64 offset, const void* data, u64 length) const {
     return ::pwrite(descriptor_, data, length, static_cast<off_t>(offset)) == static_cast<ssize_t>(length);

@@ -1,6 +1,7 @@
 // grow: the server's commands for a pool that changes its size. The checkpoint does the rest (space/growth.hpp).
 #pragma once
 
+#include "base/mutant.hpp"
 #include "device/staged/write_back.hpp"
 #include "engine/engine.hpp"
 #include "engine/frame_flush.hpp"
@@ -95,6 +96,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_chunk(Group g, Engine& engine, CommandStat
 
 inline constexpr u32 trim_run_max = 64;  // limit of a run, which is punched in one call
 
+// Frames of regions that lose their memory must not be written afterwards.
+template <class Group>
+GPU4FS_FN Status write_frames_of_run(Group g, Engine& engine) {
+  return GPU4FS_MUTANT(trimmed_frames_stay_dirty, write_frames_back(g, engine), Status::ok);
+}
+
 // Assigns a run of free regions to the server. If others took the run meanwhile, the result has no regions.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState& c) {
@@ -114,11 +121,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
     return run.count != 0;
   });
   if (!is_found) return Step::complete(0);
-  // Frames of regions that lose their memory must not be written afterwards. Most are written before others have to
-  // wait.
-  GPU4FS_STEP_TRY(write_frames_back(g, engine));
+  // Most are written before others have to wait.
+  GPU4FS_STEP_TRY(write_frames_of_run(g, engine));
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
-  const Status written = write_frames_back(g, engine);
+  const Status written = write_frames_of_run(g, engine);
   if (written != Status::ok) {
     resume_steps(g, engine, c);
     return Step::end(written);
