@@ -105,17 +105,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(SpaceState& state, ChunkSt
   return taken;
 }
 
-// For a mutant: consecutive regions from `first` on without a page in use. The durable checkpoint may have pages there.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 count_unused_regions(const ChunkState& chunk, u32 first) {
-  u32 region = first;
-  for (; region < region_count_of(chunk); ++region) {
+// For a mutant: with the regions before the run that have no page in use. The durable checkpoint may have pages there.
+GPU4FS_FN GPU4FS_NOINLINE inline TrimRun with_unused_before(const ChunkState& chunk, TrimRun run) {
+  for (; run.first != 0; --run.first, ++run.count) {
     u64 used = 0;
     for (u32 w = 0; w < region_words; ++w) {
-      used |= load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[region * region_words + w]);
+      used |= load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[(run.first - 1) * region_words + w]);
     }
     if (used != 0) break;
   }
-  return region - first;
+  return run;
 }
 
 // Whether the chunk has to be searched, which counts as a search.
@@ -187,8 +186,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(SpaceState& state, TrimRun* r
   if (count == 0) return Status::busy;
   chunk.generation += 1;
   store<Order::release, Scope::engine>(&chunk.trimming, 1u);
-  run->count =
-      GPU4FS_MUTANT(trimmed_before_durable, count, count + detail::count_unused_regions(chunk, wanted.first + count));
+  run->count = count;
+  *run = GPU4FS_MUTANT(trimmed_before_durable, *run, detail::with_unused_before(chunk, *run));
   return Status::ok;
 }
 
