@@ -21,7 +21,8 @@ struct EmptyingShape {
   }
 };
 
-void remove_file(GrowthMount& mount, const std::string& name) {
+// Its pages count as taken until two checkpoints have been written.
+void remove_unsettled(GrowthMount& mount, const std::string& name) {
   FileOperation op;
   op.opcode = wire::Opcode::unlink;
   op.inode = format::inode_number_root;
@@ -31,6 +32,10 @@ void remove_file(GrowthMount& mount, const std::string& name) {
   if (removed.result != 0) {
     ASSERT_EQ(mount.files().simple(wire::Opcode::reclaim, removed.result).status, Status::ok);
   }
+}
+
+void remove_file(GrowthMount& mount, const std::string& name) {
+  ASSERT_NO_FATAL_FAILURE(remove_unsettled(mount, name));
   for (u32 i = 0; i < 2; ++i) ASSERT_EQ(mount.server().open_inspector().checkpoint(), Status::ok);
 }
 
@@ -116,6 +121,17 @@ TEST_P(EmptiedDevices, LeaveThePoolWhileFilesAreWritten) {
   EXPECT_EQ(find_problems(devices_), "");
   GrowthMount mount(devices_);
   EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "late"), blocks, 3));
+  ASSERT_TRUE(mount.stop());
+}
+
+TEST_P(EmptiedDevices, LeaveThePoolRightAfterFilesWereRemoved) {
+  GrowthMount mount(devices_);
+  fill_file(mount.files(), make_file(mount.files(), "filler"), 0, 1);
+  const u32 leaving = static_cast<u32>(devices_.size()) - 1;
+  EXPECT_NE(mount.server().reshaper().start_removal(leaving, 0).find("have no room for"), std::string::npos);
+  remove_unsettled(mount, "filler");
+  ASSERT_EQ(mount.server().reshaper().start_removal(leaving, 0), "");
+  EXPECT_EQ(await(mount.server().reshaper()).state, maintenance::JobState::finished);
   ASSERT_TRUE(mount.stop());
 }
 

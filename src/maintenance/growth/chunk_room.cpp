@@ -14,6 +14,11 @@
 #include "raid/levels/levels.hpp"
 
 namespace gpu4fs::maintenance {
+namespace {
+
+constexpr u32 room_looks_max = 4;  // two checkpoints and one for what was freed meanwhile
+
+}  // namespace
 
 std::vector<ChunkUsage> PoolGrower::usage() {
   const std::lock_guard guard(one_at_a_time_);
@@ -59,6 +64,16 @@ u64 PoolGrower::room_by_replacing(const std::vector<u32>& chunks, u64 page_count
 }
 
 std::string PoolGrower::room_problem(u32 device) {
+  std::string problem = look_at_room(device);
+  // Freed pages count as taken until the second checkpoint after them.
+  for (u32 looks = 1; !problem.empty() && looks < room_looks_max; ++looks) {
+    if (host_.checkpoint() != Status::ok) break;
+    problem = look_at_room(device);
+  }
+  return problem;
+}
+
+std::string PoolGrower::look_at_room(u32 device) {
   const std::lock_guard guard(one_at_a_time_);
   require_all_devices();
   open_tree();

@@ -67,7 +67,8 @@ class PoolGrower {
   void remove_device(u32 device);
   // Why the device can never leave the pool, even if it is empty; "" if it can.
   std::string removal_obstacle(u32 device) const;
-  // Whether the others can hold the device's content: "" or why not. Any thread. PoolError.
+  // Whether the others can hold the device's content: "" or why not. Writes checkpoints before it says no. Any thread.
+  // PoolError.
   std::string room_problem(u32 device);
   // The chunk of the fullest device whose replacement would even out the devices' free space the most. Any thread.
   // PoolError.
@@ -122,6 +123,7 @@ class PoolGrower {
   void freeze_all(const std::vector<u32>& chunks);
   void thaw_all(const std::vector<u32>& chunks);
   std::vector<ChunkUsage> list_usage();
+  std::string look_at_room(u32 device);
   u64 room_by_replacing(const std::vector<u32>& chunks, u64 page_count);
   double spread_after(const pool::OpenedChunk& old, const pool::OpenedChunk& replacement) const;
   void require_one_of_each_class(const std::vector<u32>& erased) const;
