@@ -4,7 +4,7 @@
 // punched: it is free for the allocator, so neither the durable checkpoint, nor the one before, nor a record of the log
 // refers to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before the punch until
 // the server has allocated the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full
-// medium would end the process. Regions of block devices, which have no holes, are unbacked until the discard has ended.
+// medium would end the process. Regions of block devices have no holes. They are unbacked until the discard has ended.
 //
 //   busy          set, as for pages in use, so no page of it is allocated
 //   free_pages    without these pages, and so is SpaceCounters::available
