@@ -72,6 +72,10 @@ class Controller {
   // What serves the queue and why, for people: one line.
   virtual std::string describe() const = 0;
 
+  // Waits until all requests that were submitted have completed; later ones are not carried out. The rest of the object
+  // can be used. Again: does nothing.
+  virtual void stop() = 0;
+
   // Whether requests may pass the queue. Not with faults, which are of requests in slots.
   bool carries_out_now() const { return options_.faults == nullptr; }
   // Carries out a request that is in no slot, in the calling thread. Returns the status that its completion would have.

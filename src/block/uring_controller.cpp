@@ -19,18 +19,18 @@ UringController::UringController(device::IoQueueShared& shared, const std::vecto
   try {
     for (u32 i = 0; i < count; ++i) workers_.push_back(std::make_unique<UringWorker>(*this, i, files));
   } catch (...) {
-    end_threads();
+    UringController::stop();
     throw;
   }
 }
 
 UringController::~UringController() {
-  end_threads();
+  UringController::stop();
 }
 
-void UringController::end_threads() {
+void UringController::stop() {
   begin_stop();
-  workers_.clear();
+  for (const auto& worker : workers_) worker->join();
   blocking_.finish();
 }
 

@@ -20,10 +20,10 @@ class UringController final : public Controller {
   ~UringController() override;
 
   std::string describe() const override;
+  void stop() override;
 
  private:
   friend class UringWorker;
-  void end_threads();
 
   BlockingWorker blocking_{thread_times()};
   std::vector<std::unique_ptr<UringWorker>> workers_;

@@ -58,7 +58,11 @@ UringWorker::UringWorker(UringController& controller, u32 number, std::vector<in
 }
 
 UringWorker::~UringWorker() {
-  thread_.join();
+  join();
+}
+
+void UringWorker::join() {
+  if (thread_.joinable()) thread_.join();
 }
 
 void UringWorker::serve(Uring& ring) {

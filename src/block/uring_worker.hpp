@@ -26,6 +26,7 @@ class UringWorker {
   // Returns when the thread runs. DeviceError: it cannot.
   UringWorker(UringController& controller, u32 number, std::vector<int> files);
   ~UringWorker();  // after begin_stop() of the controller
+  void join();     // the same
   UringWorker(const UringWorker&) = delete;
   UringWorker& operator=(const UringWorker&) = delete;
 

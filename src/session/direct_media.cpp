@@ -14,10 +14,10 @@
 namespace gpu4fs::session {
 namespace {
 
-// A descriptor of its own: direct accesses are a property of the open file description. The file is locked already.
-int open_again(const device::MappedFile& file) {
-  const std::string link = fmt::format("/proc/self/fd/{}", file.descriptor());
-  const int descriptor = ::open(link.c_str(), (file.read_only() ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+// Of the same open file, which has the lock and the claim. Requests keep the file open, so what a killed process has in
+// flight keeps others away.
+int duplicate(const device::MappedFile& file) {
+  const int descriptor = ::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 3);
   if (descriptor < 0) device::fail_medium(file.path(), "cannot be opened for direct access", errno);
   return descriptor;
 }
@@ -46,7 +46,7 @@ bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
 std::unique_ptr<DirectMedia::Medium> DirectMedia::open(device::MappedFile& file) {
   GPU4FS_CHECK(serves(file, true));
   auto medium = std::make_unique<block::BlockMedium>(block::BlockMedium::adopt(
-      open_again(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
+      duplicate(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
   file.unmap();
   return medium;
 }

@@ -33,7 +33,8 @@ class DirectMedia {
   // anonymous memory has no file.
   static bool serves(const device::MappedFile& file, bool everywhere);
 
-  // Unmaps the file, which becomes the medium of a device that nobody accesses yet. DeviceError: it cannot be opened.
+  // Unmaps the file, which becomes the medium of a device that nobody accesses yet. All descriptors of the same open
+  // file access it directly afterwards (pool::DeviceFile::leave_locked_file()). DeviceError: it cannot be opened.
   void set(u32 device, device::MappedFile& file) { install(device, open(file)); }
   // Unmaps the file and opens it as a medium, which is not used yet. DeviceError.
   static std::unique_ptr<Medium> open(device::MappedFile& file);
@@ -46,6 +47,11 @@ class DirectMedia {
   // Once, when media have been set. `memory`: of most requests. `on_reports`: see block::ControllerOptions.
   // DeviceError.
   void start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports);
+
+  // Waits until nothing is in flight; requests that are submitted later are not carried out. Any thread.
+  void stop() {
+    if (controller_ != nullptr) controller_->stop();
+  }
 
   // Whether a kernel produces, which cannot wake anybody: then a thread looks for requests all the time. Any thread.
   void set_must_poll(bool must_poll) { device::set_must_poll(*shared_, must_poll); }

@@ -63,6 +63,7 @@ u32 PoolGrower::add_device(const std::string& path, bool force) {
     const Status mapped = setup.reach(prepared.file, 0, part.chunk_area_offset);
     if (mapped != Status::ok) throw pool::PoolError(mapped, path + ": cannot be registered with the GPU");
   }
+  if (setup.accesses_directly(prepared.file)) prepared.opened.file.leave_locked_file();
   prepare_access(index, prepared.file);
   Plan plan;
   plan.joining = plan.maps_changed = u64{1} << index;
