@@ -168,6 +168,22 @@ TEST(DetachedIo, ErrorsDoNotConcernASuccessor) {
   EXPECT_EQ(undecided_errors(*world.staged), 0u);
 }
 
+// Its medium may lack what was stored last.
+TEST(DetachedIo, ALoadOfADeviceThatFailedMeanwhileLeavesNothing) {
+  Detached world;
+  world.store(3, 9);
+  EXPECT_TRUE(begin_detached_load(world.device(), 5, no_io_owner));
+  EXPECT_TRUE(begin_detached_write(world.device(), 3));
+  EXPECT_TRUE(world.serve());
+  EXPECT_TRUE(world.serve(Status::device_failed));
+  help_line(*world.staged, world.line_of(3));
+  EXPECT_EQ(undecided_errors(*world.staged), 1u);
+  world.device().failed = device_failed_for_good;
+  end_decision(*world.staged, 0);
+  (void)world.take_all();
+  EXPECT_EQ(world.line_of(5), cache::no_line);
+}
+
 TEST(DetachedIo, AReaderWaitsForALoadThatIsInFlight) {
   Detached world(2);
   EXPECT_TRUE(begin_detached_load(world.device(), 12, no_io_owner));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -39,6 +40,7 @@ enum class Access { read, may_write, written };
 class Listener : public StackLayer {
  public:
   Status may_read(u64 offset, u64 length) override {
+    if (on_read) on_read();
     return note_pages(Access::read, offset, length, refused_reads) ? Status::ok : Status::medium_error;
   }
   Status may_write(u64 offset, u64 length) override {
@@ -53,6 +55,7 @@ class Listener : public StackLayer {
   }
 
   std::vector<std::pair<Access, u64>> heard;  // with the page
+  std::function<void()> on_read;
   std::set<u64> refused_reads;
   std::set<u64> refused_writes;
 
@@ -348,6 +351,23 @@ TEST(Staged, AFailedWriteBackIsReportedByFlushes) {
     EXPECT_TRUE(Staged::has(world.medium(0, 7), 7));
     forget_write_error(*world.staged, 0);
     EXPECT_EQ(world.flush(0), Status::ok);
+  }
+}
+
+// A write-back fails and its device is given up while somebody reads the older bytes.
+TEST(Staged, AFailedDeviceIsNoticedAfterTheRead) {
+  for (const bool can_do_without : {true, false}) {
+    Staged world;
+    world.listener().on_read = [&] {
+      detail::note_write_error(*world.staged, 0, Status::device_failed);
+      if (can_do_without) world.device().failed = device_failed_for_good;
+      end_decision(*world.staged, 0);
+    };
+    const Scope scope(world);
+    EXPECT_EQ(begin_read(world.device(), 6 * page_size, page_size),
+              can_do_without ? Status::device_failed : Status::ok);
+    EXPECT_EQ(world.pinned_lines(), can_do_without ? 0u : 1u);
+    EXPECT_EQ(cache::find(Lane{}, world.staged->cache, {0, 6}).line == cache::no_line, can_do_without);
   }
 }
 

@@ -103,9 +103,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void end_transfer(const StagedDevices& staged, 
     return;
   }
   GPU4FS_CHECK(word.is_loading());
-  // The medium may lack what was stored last.
   const bool is_good =
-      GPU4FS_MUTANT(failed_load_kept, status == Status::ok, true) && (undecided_errors(staged) >> device & 1) == 0;
+      GPU4FS_MUTANT(failed_load_kept, status == Status::ok, true) && !may_be_outdated(staged.devices[device]);
   if (is_good) return cache::finish_unwaited_load(staged.cache, index);
   cache::finish_load(staged.cache, index, false);
 }

@@ -7,7 +7,7 @@
 // system reports lost writes once, but the bytes stay lost.
 //
 // The medium then has older bytes than the pool. Until it is decided whether the pool can do without the device, no
-// page of it is brought in (undecided_errors()).
+// page of it is brought in (may_be_outdated()).
 #pragma once
 
 #include "base/atomics.hpp"
@@ -16,6 +16,7 @@
 #include "base/limits.hpp"
 #include "base/mutant.hpp"
 #include "base/status.hpp"
+#include "device/device_state.hpp"
 #include "device/staged/staged_types.hpp"
 
 namespace gpu4fs::device {
@@ -35,6 +36,12 @@ GPU4FS_FN inline u64 undecided_errors(const StagedDevices& staged) {
 GPU4FS_FN inline void end_decision(const StagedDevices& staged, u32 device) {
   GPU4FS_CHECK_LT(device, device_count_max);
   fetch_and<Order::release, Scope::engine>(&staged.error_state->undecided, ~(u64{1} << device));
+}
+
+// After a read of the medium: whether it may lack what was stored last. The device is marked as failed before a decision
+// ends, so a decision during the read is seen here too.
+GPU4FS_FN inline bool may_be_outdated(const Device& device) {
+  return (undecided_errors(*device.staged) >> device.index & 1) != 0 || has_failed(device);
 }
 
 // Another device takes the number: errors of the one before have no consequences for it. Nothing is in flight.
