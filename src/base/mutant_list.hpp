@@ -231,6 +231,8 @@
     "What is stored into a page of a staged device is not written to it.")                                            \
   X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \
   X(write_error_lost, device, "Staged.*", "Nobody learns that a page could not be written.")                          \
+  X(growing_page_not_copied, device, "DetachedIo.TheLastPage*",                                                       \
+    "A page of the log changes while a medium computes its checksum.")                                                \
   X(outdated_page_brought_in, device, "Staged.AFailed*",                                                              \
     "Older bytes are read from a device to which newer ones could not be written.")                                   \
   X(frames_not_written_back, system, "ScrubRepairs.*", "A flush of the devices leaves out what is in frames.")        \

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <thread>
 #include <utility>
@@ -54,6 +55,7 @@ class Detached {
     u32 slot = 0;
     if (!take(queue_.shared(), &slot)) return false;
     const IoRequest request = request_of(queue_.shared(), slot);
+    if (on_request) on_request(request);
     if (status == Status::ok) {
       u8* const place = at(request.offset / page_size);
       if (request.operation == IoOperation::read) std::memcpy(request.memory, place, request.length);
@@ -91,6 +93,7 @@ class Detached {
   u32 in_flight() const { return load<Order::acquire, Scope::engine>(&staged->detached_state->in_flight); }
 
   StagedDevices* staged = nullptr;
+  std::function<void(const IoRequest&)> on_request;  // before it is carried out
 
  private:
   SingleWorkerGuard worker_;
@@ -431,6 +434,33 @@ TEST(DetachedIo, RangesPassThroughPagesOfTheWorker) {
       std::all_of(world.at(0) + offset + length, world.at(141), [](u8 b) { return b == Detached::first_byte(140); }));
   is_done = true;
   controller.join();
+}
+
+// Somebody stores into it while it is being written.
+TEST(DetachedIo, TheLastPageOfAGrowingRangeIsACopy) {
+  for (const u64 pages : {u64{1}, u64{3}}) {
+    Detached world;
+    test::HeapAllocator heap;
+    u8* const source = static_cast<u8*>(heap.allocate(pages * page_size, page_size));
+    std::memset(source, 7, pages * page_size);
+    const u64 last = 50 + pages - 1;
+    world.on_request = [&](const IoRequest& request) {
+      if (request.offset + request.length == (last + 1) * page_size) {
+        std::memset(source + (pages - 1) * page_size, 8, page_size);
+      }
+    };
+    std::atomic<bool> is_done{false};
+    std::thread controller([&] {
+      while (!is_done) {
+        if (!world.serve()) std::this_thread::yield();
+      }
+    });
+    EXPECT_EQ(write_growing_range(Lane{}, world.device(), 50 * page_size, source, pages * page_size), Status::ok);
+    is_done = true;
+    controller.join();
+    for (u64 page = 50; page <= last; ++page) EXPECT_TRUE(Detached::has(world.at(page), 7)) << page;
+    EXPECT_TRUE(Detached::has(source + (pages - 1) * page_size, 8));
+  }
 }
 
 // Readers, writers, loads and write-backs of few pages, with a controller that takes its time.
