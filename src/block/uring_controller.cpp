@@ -11,6 +11,7 @@ namespace gpu4fs::block {
 UringController::UringController(device::IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums,
                                  ControllerOptions options)
     : Controller(shared, mediums, std::move(options)) {
+  for (u32 i = 0; i < device_count_max; ++i) blocking_.emplace_back(thread_times());
   GPU4FS_CHECK_GT(this->options().depth, 0u);
   const u32 count = this->options().thread_count == 0 ? 1 : this->options().thread_count;
   open_doorbells(count);
@@ -31,7 +32,7 @@ UringController::~UringController() {
 void UringController::stop() {
   begin_stop();
   for (const auto& worker : workers_) worker->join();
-  blocking_.finish();
+  for (BlockingWorker& worker : blocking_) worker.finish();
 }
 
 std::string UringController::describe() const {

@@ -1,6 +1,7 @@
 // A controller whose threads have their operations in flight through io_uring. Host only.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,9 @@ class UringController final : public Controller {
  private:
   friend class UringWorker;
 
-  BlockingWorker blocking_{thread_times()};
+  BlockingWorker& blocking(u32 device) { return blocking_[device]; }
+
+  std::deque<BlockingWorker> blocking_;  // by device: nobody waits for the errors of another one
   std::vector<std::unique_ptr<UringWorker>> workers_;
 };
 

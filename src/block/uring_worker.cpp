@@ -94,10 +94,11 @@ void UringWorker::issue_from(Uring& ring, RequestBatch* batch, bool is_backgroun
     if (!batch->next(&operation.group)) return;
     empty_looks_ = 0;
     if (needs_thread(operation.group)) {
-      controller_.blocking_.add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
-        controller.serve(&group);
-        controller.announce();
-      });
+      controller_.blocking(operation.group.device)
+          .add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
+            controller.serve(&group);
+            controller.announce();
+          });
       continue;
     }
     operation.done = 0;
@@ -228,8 +229,8 @@ void UringWorker::handle(Uring& ring, u32 index, i32 result) {
 void UringWorker::end_operation(u32 index, int error) {
   if (operations_[index].is_background) --background_in_flight_;
   RequestGroup& group = operations_[index].group;
-  if (Controller::is_tried_apart(group, error)) {
-    controller_.blocking_.add([&controller = controller_, apart = std::exchange(group, {})] {
+  if (controller_.is_tried_apart(group, error)) {
+    controller_.blocking(group.device).add([&controller = controller_, apart = std::exchange(group, {})] {
       controller.carry_out_apart(apart);
       controller.announce();
     });
