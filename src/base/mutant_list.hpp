@@ -233,6 +233,8 @@
   X(write_error_lost, device, "Staged.*", "Nobody learns that a page could not be written.")                          \
   X(errors_of_all_awaited, block, "Kinds/ControllerTest.AMediumThat*",                                               \
     "Each write to a drive that has failed waits for an error of its own.")                                           \
+  X(refusal_is_error, device, "DetachedIo.WhatTheSystemRefuses*",                                                     \
+    "A moment without memory is a failed device.")                                                                    \
   X(growing_page_not_copied, device, "DetachedIo.TheLastPage*",                                                       \
     "A page of the log changes while a medium computes its checksum.")                                                \
   X(outdated_page_brought_in, device, "Staged.AFailed*",                                                              \

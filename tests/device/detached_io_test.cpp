@@ -259,6 +259,34 @@ TEST(DetachedIo, AFlushWaitsForWritesInFlightAndAnswersTheirErrors) {
 }
 
 // So those who wait for their requests always get a slot.
+TEST(DetachedIo, WhatTheSystemRefusesIsWrittenLater) {
+  Detached world(2);
+  world.store(3, 9);
+  EXPECT_TRUE(begin_detached_write(world.device(), 3));
+  EXPECT_TRUE(world.serve(Status::io_error));
+  (void)world.take_all();
+  EXPECT_TRUE(world.word_of(3).is_dirty());
+  EXPECT_EQ(write_error_of(*world.staged, 0), Status::ok);
+  EXPECT_EQ(undecided_errors(*world.staged), 0u);
+  std::atomic<bool> is_done{false};
+  std::atomic<u32> refusals{5};
+  std::thread controller([&] {
+    while (!is_done) {
+      if (world.serve(refusals != 0 ? Status::io_error : Status::ok) && refusals != 0) --refusals;
+    }
+  });
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::ok);
+  EXPECT_TRUE(Detached::has(world.at(3), 9));
+  EXPECT_EQ(refusals, 0u);
+  // Not for ever.
+  refusals = 10 * detail::refusals_max;
+  world.store(3, 10);
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::io_error);
+  EXPECT_EQ(undecided_errors(*world.staged), 1u);
+  is_done = true;
+  controller.join();
+}
+
 TEST(DetachedIo, HalfOfTheSlotsAreLeft) {
   Detached world;
   u32 begun = 0;

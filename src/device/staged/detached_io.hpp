@@ -98,9 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void end_transfer(const StagedDevices& staged, 
   const cache::LineWord word = cache::peek(line);
   const u32 device = word.key().device;
   if (word.is_writing()) {
-    if (GPU4FS_MUTANT(detached_error_lost, status != Status::ok, false)) note_write_error(staged, device, status);
-    cache::finish_write_back(staged.cache, index, true);
-    return;
+    return end_write_back(staged, index, device, GPU4FS_MUTANT(detached_error_lost, status, Status::ok));
   }
   GPU4FS_CHECK(word.is_loading());
   const bool is_good =

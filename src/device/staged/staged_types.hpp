@@ -41,7 +41,8 @@ struct alignas(64) PinList {
 
 struct WriteErrors {
   u64 undecided;  // atomic, one bit a device: write-backs or flushes failed, and nobody has drawn consequences yet
-  u32 first[device_count_max];  // atomic, a Status: of the first of them
+  u32 first[device_count_max];     // atomic, a Status: of the first of them
+  u32 refusals[device_count_max];  // atomic: write-backs that the system refused since it has done one
 };
 
 struct IoQueue;  // device/queue/io_queue_types.hpp
