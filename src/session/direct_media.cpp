@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
 
@@ -20,6 +21,11 @@ int duplicate(const device::MappedFile& file) {
   const int descriptor = ::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 3);
   if (descriptor < 0) device::fail_medium(file.path(), "cannot be opened for direct access", errno);
   return descriptor;
+}
+
+// Its file system has no direct accesses.
+bool is_buffered(const block::BlockMedium* medium) {
+  return medium != nullptr && !medium->is_direct() && medium->stack() == nullptr;
 }
 
 }  // namespace
@@ -62,7 +68,12 @@ bool DirectMedia::await_quiet(u32 device, u64 timeout_ms) const {
 
 void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
   GPU4FS_CHECK_LT(device, media_.size());
-  if (controller_ != nullptr) controller_->set_medium(device, medium.get());
+  if (controller_ != nullptr) {
+    if (is_buffered(medium.get())) {
+      log(LogLevel::warning, fmt::format("{}: no direct access; the kernel's page cache is used", medium->path()));
+    }
+    controller_->set_medium(device, medium.get());
+  }
   std::swap(media_[device], medium);
   if (medium != nullptr) retired_.push_back(std::move(medium));
 }
@@ -70,7 +81,11 @@ void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
 void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports) {
   GPU4FS_CHECK(controller_ == nullptr);
   std::vector<const block::BlockMedium*> media;
-  for (const auto& medium : media_) media.push_back(medium.get());
+  for (const auto& medium : media_) {
+    media.push_back(medium.get());
+    if (is_buffered(medium.get()))
+      remarks_ += fmt::format("; through the page cache of the kernel: {}", medium->path());
+  }
   block::ControllerOptions options;
   options.memory = std::move(memory);
   options.on_reports = std::move(on_reports);

@@ -64,7 +64,7 @@ class DirectMedia {
 
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.
-  std::string describe() const { return controller_->describe(); }
+  std::string describe() const { return controller_->describe() + remarks_; }
   block::IoStatistics statistics() const { return controller_->statistics(); }
   // CPU time of the threads that serve the queue.
   double cpu_seconds() const { return controller_->cpu_seconds(); }
@@ -78,6 +78,7 @@ class DirectMedia {
   std::vector<std::unique_ptr<block::BlockMedium>> media_;    // by device, null: it is mapped
   std::vector<std::unique_ptr<block::BlockMedium>> retired_;  // of devices that were replaced
   std::unique_ptr<block::Controller> controller_;
+  std::string remarks_;  // as of the start
 };
 
 }  // namespace gpu4fs::session
