@@ -484,6 +484,38 @@ TEST(Staged, TransfersFailWithTheMedium) {
   });
 }
 
+constexpr auto never = [] { return false; };
+
+// The thread that waits sleeps, and looks whether it still needs the step.
+TEST(Staged, AStepWaitsForRoomOrIsNotNeededAnyMore) {
+  Staged world(2, false);
+  world.staged->holder_max = 1;
+  {
+    const StagedStep first(world.staged, 0, never);
+    EXPECT_TRUE(first.has_begun());
+    u32 looks = 0;
+    EXPECT_FALSE(StagedStep(world.staged, 1, [&] { return ++looks == 3; }).has_begun());
+    EXPECT_EQ(looks, 3u);
+    EXPECT_EQ(world.staged->holders, 1u);
+  }
+  EXPECT_EQ(world.staged->holders, 0u);
+  EXPECT_EQ(world.staged->holders_waiting, 0u);
+  std::vector<std::thread> threads;
+  u32 inside = 0;
+  for (u32 t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (u32 i = 0; i < test::scaled(2000); ++i) {
+        const StagedStep step(world.staged, t % 2, never);
+        EXPECT_TRUE(step.has_begun());
+        EXPECT_EQ(++inside, 1u);
+        --inside;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(world.staged->holders, 0u);
+}
+
 // Threads with their own pages and a common one that all read, while others evict and flush.
 TEST(Staged, WorkersShareFewFrames) {
   constexpr u32 worker_count = 4;

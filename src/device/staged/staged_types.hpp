@@ -81,8 +81,9 @@ struct StagedDevices {
   u32 own_page_count;
   u32 is_bounced;  // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
   u32 worker_count;
-  u32 holder_max;  // workers that may hold pins at the same time
-  u32 holders;     // atomic; only counted on the host (staged/worker.hpp)
+  u32 holder_max;       // workers that may hold pins at the same time
+  u32 holders;          // atomic; only counted on the host (staged/worker.hpp)
+  u32 holders_waiting;  // atomic: threads that wait until there are fewer
 };
 
 static_assert(std::is_trivially_copyable_v<StagedDevices>);
