@@ -61,6 +61,9 @@ class BlockMedium {
   BlockMedium& operator=(const BlockMedium&) = delete;
   ~BlockMedium();
 
+  // Nothing is in flight. Later accesses fail (EBADF).
+  void close() noexcept { release(); }
+
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }
   u64 size_bytes() const { return size_bytes_; }                    // whole pages; a rest at the end is not used

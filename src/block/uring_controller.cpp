@@ -35,6 +35,11 @@ void UringController::stop() {
   for (BlockingWorker& worker : blocking_) worker.finish();
 }
 
+void UringController::forget_medium(u32 device) {
+  Controller::forget_medium(device);
+  for (const auto& worker : workers_) worker->unregister_file(device);
+}
+
 std::string UringController::describe() const {
   const u64 count = workers_.size();
   return "io_uring, " + std::to_string(count) + (count == 1 ? " thread" : " threads") + " with up to " +

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/access.hpp"
+#include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/mutant.hpp"
 #include "device/queue/io_consumer.hpp"
@@ -45,6 +46,10 @@ UringWorker::UringWorker(UringController& controller, u32 number, std::vector<in
       const ThreadTimes::Scope time(controller_.thread_times());
       started.set_value();
       serve(*ring);
+      ring.reset();
+      const std::lock_guard lock(unregister_mutex_);
+      has_ended_ = true;
+      unregistered_.notify_all();
     });
   } catch (const std::system_error& error) {
     throw DeviceError(std::string("cannot start a thread for I/O: ") + error.what(), error.code().value());
@@ -65,8 +70,27 @@ void UringWorker::join() {
   if (thread_.joinable()) thread_.join();
 }
 
+void UringWorker::unregister_file(u32 device) {
+  static_assert(device_count_max <= 64);
+  const u64 bit = u64{1} << device;
+  std::unique_lock lock(unregister_mutex_);
+  unregister_.fetch_or(bit);
+  device::write_doorbell(controller_.shared(), number_);
+  unregistered_.wait(lock, [&] { return has_ended_ || (unregister_.load() & bit) == 0; });
+}
+
+// Only the thread of a ring may change it.
+void UringWorker::unregister_files(Uring& ring) {
+  const std::lock_guard lock(unregister_mutex_);
+  for (u64 left = unregister_.exchange(0); left != 0; left &= left - 1) {
+    ring.unregister_file(count_trailing_zeros(left));
+  }
+  unregistered_.notify_all();
+}
+
 void UringWorker::serve(Uring& ring) {
   for (;;) {
+    if (unregister_.load() != 0) unregister_files(ring);
     issue_all(ring);
     const bool is_idle = in_flight() == 0 && batch_.size() == 0 && background_.size() == 0;
     const bool is_done = is_idle && !controller_.has_requests();

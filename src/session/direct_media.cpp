@@ -78,6 +78,16 @@ void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
   if (medium != nullptr) retired_.push_back(std::move(medium));
 }
 
+bool DirectMedia::close(u32 device, u64 timeout_ms) {
+  GPU4FS_CHECK_LT(device, media_.size());
+  if (media_[device] == nullptr) return true;
+  if (!await_quiet(device, timeout_ms)) return false;
+  controller_->forget_medium(device);
+  media_[device]->close();
+  retired_.push_back(std::move(media_[device]));
+  return true;
+}
+
 void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports) {
   GPU4FS_CHECK(controller_ == nullptr);
   std::vector<const block::BlockMedium*> media;

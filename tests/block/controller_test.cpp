@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <thread>
 #include <vector>
@@ -409,6 +410,28 @@ TEST_P(ControllerTest, ABadSectorIsTheErrorOfItsOwnWrite) {
     // As the faults pretend, the medium has all of them.
     EXPECT_EQ(file.read(page * page_size, 1)[0], static_cast<u8>(page + 1)) << page;
   }
+}
+
+// A ring has registered its file, which has the lock.
+TEST_P(ControllerTest, AMediumThatIsForgottenCanBeClosed) {
+  const DiskFile file(16 * page_size);
+  ControllerFixture fixture(file.path(), 4, options());
+  EXPECT_EQ(fixture.carry_out(IoOperation::write, 0, 0), Status::ok);
+  EXPECT_THROW(block::BlockMedium::open(file.path()), block::DeviceError);
+  fixture.close_medium();
+  EXPECT_EQ(fixture.carry_out(IoOperation::write, 0, 0), Status::device_failed);
+  // Older kernels close it a moment later.
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  bool is_free = false;
+  while (!is_free && std::chrono::steady_clock::now() < limit) {
+    try {
+      (void)block::BlockMedium::open(file.path());
+      is_free = true;
+    } catch (const block::DeviceError&) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_TRUE(is_free);
 }
 
 TEST_P(ControllerTest, FaultsFailHoldAndReorder) {
