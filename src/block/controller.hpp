@@ -11,9 +11,10 @@
 //   io_error         the system refused for a reason of its own, for example a lack of memory
 //
 // Short transfers are continued, and a call that was interrupted is made again. If requests that were carried out
-// together fail, each is tried once alone: one bad sector is the error of its own request. After the first write that has
-// failed alone, those behind it are tried together. A medium that fails these too gets no second tries of writes before
-// it has done one. A flush covers what had completed before it was submitted. Requests that are in flight together have no order.
+// together fail, each is tried once alone: one bad sector is the error of its own request. After the first write that
+// has failed alone, those behind it are tried together. A medium that fails these too gets no second tries of writes
+// before it has done one. A flush covers what had completed before it was submitted. Requests that are in flight
+// together have no order.
 //
 // Idle threads sleep, unless kernels produce (device::set_must_poll()). The end of the object waits until all requests
 // that were submitted have completed; nobody submits or rings meanwhile.

@@ -1,6 +1,6 @@
 // Waiting for devices that another process has locked: until a process that has ended is gone and none of its requests
-// to a medium is in flight, or a server has written its last checkpoint. The waiting process holds no lock meanwhile, so two processes that want the same devices do not
-// wait for each other. Host only.
+// to a medium is in flight, or a server has written its last checkpoint. The waiting process holds no lock meanwhile,
+// so two processes that want the same devices do not wait for each other. Host only.
 #pragma once
 
 #include <chrono>

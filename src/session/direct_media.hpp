@@ -40,8 +40,8 @@ class DirectMedia {
   static std::unique_ptr<Medium> open(device::MappedFile& file);
   // The medium becomes that of the device. Nothing is in flight for the one before (await_quiet()), which stays open.
   void install(u32 device, std::unique_ptr<Medium> medium);
-  // The device has left the pool: its medium is closed, so that its disk can be taken away. False: something was still in
-  // flight after this time, and it stays open.
+  // The device has left the pool: its medium is closed, so that its disk can be taken away. False: something was still
+  // in flight after this time, and it stays open.
   bool close(u32 device, u64 timeout_ms);
   // Waits until nothing is in flight for a device for which no step begins requests any more: it is lost. False: after
   // this time something still is.

@@ -6,9 +6,9 @@
 // lost. Frames of a device that has failed are not written. A flush that fails counts as a write-back that failed: the
 // system reports lost writes once, but the bytes stay lost.
 //
-// If the system has no memory for a write-back or refuses it for another reason of its own (io_error), the medium is not
-// at fault: the frame stays dirty, and whoever needs it or flushes it tries again. Only if the system does none of many
-// in a row, this is an error like the others.
+// If the system has no memory for a write-back or refuses it for another reason of its own (io_error), the medium is
+// not at fault: the frame stays dirty, and whoever needs it or flushes it tries again. Only if the system does none of
+// many in a row, this is an error like the others.
 //
 // The medium then has older bytes than the pool. Until it is decided whether the pool can do without the device, no
 // page of it is brought in (may_be_outdated()).
@@ -43,8 +43,8 @@ GPU4FS_FN inline void end_decision(const StagedDevices& staged, u32 device) {
   fetch_and<Order::release, Scope::engine>(&staged.error_state->undecided, ~(u64{1} << device));
 }
 
-// After a read of the medium: whether it may lack what was stored last. The device is marked as failed before a decision
-// ends, so a decision during the read is seen here too.
+// After a read of the medium: whether it may lack what was stored last. The device is marked as failed before a
+// decision ends, so a decision during the read is seen here too.
 GPU4FS_FN inline bool may_be_outdated(const Device& device) {
   return (undecided_errors(*device.staged) >> device.index & 1) != 0 || has_failed(device);
 }
