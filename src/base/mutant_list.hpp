@@ -231,6 +231,14 @@
     "What is stored into a page of a staged device is not written to it.")                                            \
   X(flushed_line_not_written, device, "Staged.*", "A flush passes over frames with newer bytes.")                     \
   X(write_error_lost, device, "Staged.*", "Nobody learns that a page could not be written.")                          \
+  X(direct_refusal_ignored, block, "BlockMedium.SomeRefuse*",                                                         \
+    "A file system that accepts O_DIRECT and refuses the accesses cannot be used.")                                   \
+  X(errors_of_all_awaited, block, "Kinds/ControllerTest.AMediumThat*",                                               \
+    "Each write to a drive that has failed waits for an error of its own.")                                           \
+  X(refusal_is_error, device, "DetachedIo.WhatTheSystemRefuses*",                                                     \
+    "A moment without memory is a failed device.")                                                                    \
+  X(growing_page_not_copied, device, "DetachedIo.TheLastPage*",                                                       \
+    "A page of the log changes while a medium computes its checksum.")                                                \
   X(outdated_page_brought_in, device, "Staged.AFailed*",                                                              \
     "Older bytes are read from a device to which newer ones could not be written.")                                   \
   X(frames_not_written_back, system, "ScrubRepairs.*", "A flush of the devices leaves out what is in frames.")        \

@@ -71,6 +71,15 @@ GPU4FS_UNWATCHED void copy_racy_page(u8* destination, const u8* source) {
 
 }  // namespace detail
 
+// The page at `source`, by one lane: both aligned to 16 bytes. Nobody else uses the destination.
+GPU4FS_FN inline void copy_changing_page(u8* destination, const u8* source) {
+#if GPU4FS_DEVICE_CODE
+  copy_bytes(Lane{}, destination, source, page_size);
+#else
+  detail::copy_racy_page(destination, source);
+#endif
+}
+
 // The page at `source`, 16-byte aligned. A Lane's is copied to `lane_copy`, where nobody else writes.
 template <class Group>
 GPU4FS_FN PageRegisters<Group> load_racy_page(Group g, const u8* source, u8* lane_copy) {

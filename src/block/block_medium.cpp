@@ -94,6 +94,7 @@ BlockMedium BlockMedium::adopt(int descriptor, const std::string& path, MediumOp
   if (options.lock) device::lock_medium(descriptor, path, options.read_only);
   medium.make_direct();
   medium.find_block_size();
+  medium.try_direct_read(options);
   medium.find_discard();
   return medium;
 }
@@ -123,6 +124,19 @@ void BlockMedium::make_direct() {
   if (::fcntl(descriptor_, F_SETFL, wanted) != 0) fail_medium(path_, "cannot set the flags of its descriptor", errno);
 }
 
+// Some file systems accept the flag and refuse the accesses. Other errors are those of the page.
+void BlockMedium::try_direct_read(const MediumOptions& options) {
+  if (!is_direct_) return;
+  const Page page(std::aligned_alloc(page_size, page_size), &std::free);
+  if (page == nullptr || options.read(descriptor_, page.get(), page_size, 0) >= 0) return;
+  if (GPU4FS_MUTANT(direct_refusal_ignored, errno != EINVAL && errno != EOPNOTSUPP, true)) return;
+  const int flags = ::fcntl(descriptor_, F_GETFL);
+  if (flags < 0 || ::fcntl(descriptor_, F_SETFL, flags & ~O_DIRECT) != 0) {
+    fail_medium(path_, "cannot set the flags of its descriptor", errno);
+  }
+  is_direct_ = false;
+}
+
 void BlockMedium::find_block_size() {
   logical_block_bytes_ = 512;
   if (is_block_device_) {
@@ -140,7 +154,9 @@ void BlockMedium::find_block_size() {
   }
 #endif
   if (!is_power_of_two(logical_block_bytes_) || logical_block_bytes_ > page_size) {
-    fail_medium(path_, "has blocks of " + std::to_string(logical_block_bytes_) + " bytes; at most 4096 are supported",
+    fail_medium(path_,
+                "direct accesses need an alignment of " + std::to_string(logical_block_bytes_) +
+                    " bytes, and at most 4096 are supported; the mount option access=mapped does without them",
                 0);
   }
 }

@@ -1,7 +1,8 @@
 // A file or a block device whose pages threads of the host read and write with calls of the system. Host only.
 //
-// Accesses bypass the page cache of the kernel (O_DIRECT) where the file system can do that. is_direct() tells; nothing
-// else depends on it, but without it the kernel keeps a second copy of each page.
+// Accesses bypass the page cache of the kernel (O_DIRECT) where the file system can do that: it accepts the flag, and a
+// first read of a page. is_direct() tells; nothing else depends on it, but without it the kernel keeps a second copy of
+// each page.
 //
 // A medium with a stack of layers (device/stack/device_stack.hpp) is accessed through the page cache of the kernel, and
 // its layers see each access.
@@ -9,6 +10,9 @@
 // A block device that is opened for writing is claimed (O_EXCL), and a file or block device is locked, both as in
 // device/memory/mapped_file.hpp. The claim and the lock end with the object.
 #pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -39,6 +43,7 @@ struct MediumOptions {
   bool read_only = false;
   bool lock = true;  // false: the caller has claimed and locked the medium
   std::shared_ptr<device::DeviceStack> stack = nullptr;
+  ssize_t (*read)(int descriptor, void* memory, size_t bytes, off_t offset) = ::pread;  // of the first read; for tests
 };
 
 class BlockMedium {
@@ -55,6 +60,9 @@ class BlockMedium {
   BlockMedium(const BlockMedium&) = delete;
   BlockMedium& operator=(const BlockMedium&) = delete;
   ~BlockMedium();
+
+  // Nothing is in flight. Later accesses fail (EBADF).
+  void close() noexcept { release(); }
 
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }
@@ -81,6 +89,7 @@ class BlockMedium {
   void find_block_size();
   void find_discard();
   void make_direct();
+  void try_direct_read(const MediumOptions& options);
 
   std::string path_;
   int descriptor_ = -1;

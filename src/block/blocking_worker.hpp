@@ -1,5 +1,5 @@
-// A thread for work that io_uring cannot do, or only by a thread of the kernel: discards, writes of zeros, media with
-// stacks, and requests that are tried alone. It starts with the first one. Host only.
+// A thread of a device for work that io_uring cannot do, or only by a thread of the kernel: discards, writes of zeros,
+// media with stacks, and requests that are tried alone. It starts with the first one. Host only.
 #pragma once
 
 #include <condition_variable>

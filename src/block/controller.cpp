@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/check.hpp"
@@ -41,6 +42,7 @@ Controller::~Controller() {
 void Controller::set_medium(u32 device, const BlockMedium* medium) {
   GPU4FS_CHECK_LT(device, device_count_max);
   refuses_discards_[device].store(false, std::memory_order_release);
+  refuses_writes_[device].store(false, std::memory_order_release);
   mediums_[device].store(medium, std::memory_order_release);
 }
 
@@ -138,6 +140,9 @@ Status Controller::account(const RequestGroup& group, u64 request_count, int err
 
 void Controller::finish(const RequestGroup& group, int error) {
   const Status status = account(group, group.slots.size(), error);
+  if (group.operation == IoOperation::write && error == 0 && refuses_writes_[group.device].load()) {
+    refuses_writes_[group.device].store(false, std::memory_order_release);
+  }
   for (const u32 slot : group.slots) complete(slot, status);
 }
 
@@ -160,9 +165,12 @@ Status Controller::carry_out_now(const IoRequest& request) {
   return account(group, 1, error);
 }
 
-bool Controller::is_tried_apart(const RequestGroup& group, int error) {
-  return GPU4FS_MUTANT(neighbours_fail_too, error != 0 && group.slots.size() > 1, false) &&
-         group.operation != IoOperation::flush;
+bool Controller::is_tried_apart(const RequestGroup& group, int error) const {
+  if (group.operation == IoOperation::flush) return false;
+  if (group.operation == IoOperation::write && refuses_writes_[group.device].load(std::memory_order_acquire)) {
+    return false;
+  }
+  return GPU4FS_MUTANT(neighbours_fail_too, error != 0 && group.slots.size() > 1, false);
 }
 
 void Controller::serve(RequestGroup* group) {
@@ -171,15 +179,29 @@ void Controller::serve(RequestGroup* group) {
   finish(*group, error);
 }
 
+// An error of a drive may take many seconds. So once a write has failed alone, those that are left are tried together.
+// If they fail as well, more than a bad sector is wrong with the medium.
 void Controller::carry_out_apart(const RequestGroup& group) {
-  for (const u32 slot : group.slots) {
-    RequestBatch batch(options_.merge_bytes_max);
-    batch.add(slot, device::request_of(shared_, slot));
-    RequestGroup alone;
-    GPU4FS_CHECK(batch.next(&alone));
-    const int error = carry_out(&alone);
-    finish(alone, error);
+  RequestBatch batch(options_.merge_bytes_max);
+  RequestGroup part;
+  bool has_failed = false;
+  for (u64 i = 0; i < group.slots.size() && !has_failed; ++i) {
+    batch.add(group.slots[i], device::request_of(shared_, group.slots[i]));
+    GPU4FS_CHECK(batch.next(&part));
+    has_failed = try_alone(&part) && GPU4FS_MUTANT(errors_of_all_awaited, true, false);
+    if (!has_failed) continue;
+    for (const u32 slot : std::span(group.slots).subspan(i + 1)) batch.add(slot, device::request_of(shared_, slot));
+    while (batch.next(&part)) {
+      if (try_alone(&part)) refuses_writes_[group.device].store(true, std::memory_order_release);
+    }
   }
+}
+
+// True: it is a write, and the medium has failed to do it.
+bool Controller::try_alone(RequestGroup* group) {
+  const int error = carry_out(group);
+  finish(*group, error);
+  return group->operation == IoOperation::write && status_of_error(group->operation, error) == Status::device_failed;
 }
 
 void Controller::note_error(const RequestGroup& group, int error) {

@@ -11,8 +11,10 @@
 //   io_error         the system refused for a reason of its own, for example a lack of memory
 //
 // Short transfers are continued, and a call that was interrupted is made again. If requests that were carried out
-// together fail, each is tried once alone: one bad sector is the error of its own request. A flush
-// covers what had completed before it was submitted. Requests that are in flight together have no order.
+// together fail, each is tried once alone: one bad sector is the error of its own request. After the first write that
+// has failed alone, those behind it are tried together. A medium that fails these too gets no second tries of writes
+// before it has done one. A flush covers what had completed before it was submitted. Requests that are in flight
+// together have no order.
 //
 // Idle threads sleep, unless kernels produce (device::set_must_poll()). The end of the object waits until all requests
 // that were submitted have completed; nobody submits or rings meanwhile.
@@ -72,6 +74,10 @@ class Controller {
   // What serves the queue and why, for people: one line.
   virtual std::string describe() const = 0;
 
+  // Waits until all requests that were submitted have completed; later ones are not carried out. The rest of the object
+  // can be used. Again: does nothing.
+  virtual void stop() = 0;
+
   // Whether requests may pass the queue. Not with faults, which are of requests in slots.
   bool carries_out_now() const { return options_.faults == nullptr; }
   // Carries out a request that is in no slot, in the calling thread. Returns the status that its completion would have.
@@ -80,6 +86,8 @@ class Controller {
 
   // Null: none; its requests fail. No request for the device is in flight. Any thread.
   void set_medium(u32 device, const BlockMedium* medium);
+  // The same with none. Afterwards the medium can be closed: nothing of the controller has its file.
+  virtual void forget_medium(u32 device) { set_medium(device, nullptr); }
 
   // Whether the device's medium can forget ranges. False also after the system has refused it (EOPNOTSUPP). Any
   // thread.
@@ -131,8 +139,9 @@ class Controller {
   // Of an operation that was carried out; `error`: 0, an errno or error_of_end. The caller announces the completions.
   void finish(const RequestGroup& group, int error);
   // The operation failed as a whole, and its requests are to be tried alone. Flushes of several requests are one.
-  static bool is_tried_apart(const RequestGroup& group, int error);
-  // Carries out the requests of the group one by one, and finishes them.
+  bool is_tried_apart(const RequestGroup& group, int error) const;
+  // Carries out the requests of the group one by one, and finishes them. After a write that has failed, those that are
+  // left are one operation.
   void carry_out_apart(const RequestGroup& group);
   // Carries out the operation by calls of the system, and finishes its requests.
   void serve(RequestGroup* group);
@@ -150,6 +159,7 @@ class Controller {
   void complete(u32 slot, Status status);
   // Returns as for finish().
   int carry_out(RequestGroup* group);
+  bool try_alone(RequestGroup* group);
   void note_error(const RequestGroup& group, int error);
   void note_text(u32 device, const std::string& text);
   int transfer(RequestGroup* group, const BlockMedium& medium);
@@ -158,6 +168,7 @@ class Controller {
   ControllerOptions options_;
   std::array<std::atomic<const BlockMedium*>, device_count_max> mediums_;
   std::array<std::atomic<bool>, device_count_max> refuses_discards_{};
+  std::array<std::atomic<bool>, device_count_max> refuses_writes_{};  // of several places, and has done none since
   std::atomic<bool> is_stopping_{false};
   std::atomic<bool> has_reports_{false};
   u32 doorbell_count_ = 0;

@@ -27,18 +27,20 @@ ThreadController::ThreadController(device::IoQueueShared& shared, const std::vec
   try {
     for (u32 i = 0; i < count; ++i) threads_.emplace_back([this, i] { run(i); });
   } catch (const std::system_error& error) {
-    end_threads();
+    ThreadController::stop();
     throw DeviceError(std::string("cannot start a thread for I/O: ") + error.what(), error.code().value());
   }
 }
 
 ThreadController::~ThreadController() {
-  end_threads();
+  ThreadController::stop();
 }
 
-void ThreadController::end_threads() {
+void ThreadController::stop() {
   begin_stop();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
 std::string ThreadController::describe() const {

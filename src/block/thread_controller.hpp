@@ -19,6 +19,7 @@ class ThreadController final : public Controller {
   ~ThreadController() override;
 
   std::string describe() const override;
+  void stop() override;
 
  private:
   void run(u32 number);
@@ -26,7 +27,6 @@ class ThreadController final : public Controller {
   bool has_work() const;
   void wait(u32 number);
   void wait_for_kernels();
-  void end_threads();
 
   std::string reason_;
   std::mutex mutex_;  // of batch_

@@ -78,6 +78,13 @@ void Uring::register_files(const std::vector<int>& files) {
   }
 }
 
+void Uring::unregister_file(u32 device) {
+  if (device >= files_.size() || files_[device] < 0) return;
+  const int none = -1;
+  GPU4FS_CHECK_EQ(::io_uring_register_files_update(&ring_, device, &none, 1), 1);
+  files_[device] = -1;
+}
+
 io_uring_sqe* Uring::next_entry() {
   io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
   GPU4FS_CHECK(entry != nullptr);

@@ -28,6 +28,9 @@ class Uring {
   // The entry is for this file of this device.
   void set_file(io_uring_sqe* entry, u32 device, int descriptor) const;
 
+  // The file of this device, if one is registered, is not used any more. No operation of it is in flight.
+  void unregister_file(u32 device);
+
   // What could not be registered and why, for people; "" if everything was.
   const std::string& remarks() const { return remarks_; }
 

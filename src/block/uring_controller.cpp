@@ -11,6 +11,7 @@ namespace gpu4fs::block {
 UringController::UringController(device::IoQueueShared& shared, const std::vector<const BlockMedium*>& mediums,
                                  ControllerOptions options)
     : Controller(shared, mediums, std::move(options)) {
+  for (u32 i = 0; i < device_count_max; ++i) blocking_.emplace_back(thread_times());
   GPU4FS_CHECK_GT(this->options().depth, 0u);
   const u32 count = this->options().thread_count == 0 ? 1 : this->options().thread_count;
   open_doorbells(count);
@@ -19,19 +20,24 @@ UringController::UringController(device::IoQueueShared& shared, const std::vecto
   try {
     for (u32 i = 0; i < count; ++i) workers_.push_back(std::make_unique<UringWorker>(*this, i, files));
   } catch (...) {
-    end_threads();
+    UringController::stop();
     throw;
   }
 }
 
 UringController::~UringController() {
-  end_threads();
+  UringController::stop();
 }
 
-void UringController::end_threads() {
+void UringController::stop() {
   begin_stop();
-  workers_.clear();
-  blocking_.finish();
+  for (const auto& worker : workers_) worker->join();
+  for (BlockingWorker& worker : blocking_) worker.finish();
+}
+
+void UringController::forget_medium(u32 device) {
+  Controller::forget_medium(device);
+  for (const auto& worker : workers_) worker->unregister_file(device);
 }
 
 std::string UringController::describe() const {

@@ -1,6 +1,7 @@
 // A controller whose threads have their operations in flight through io_uring. Host only.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,12 +21,15 @@ class UringController final : public Controller {
   ~UringController() override;
 
   std::string describe() const override;
+  void stop() override;
+  void forget_medium(u32 device) override;
 
  private:
   friend class UringWorker;
-  void end_threads();
 
-  BlockingWorker blocking_{thread_times()};
+  BlockingWorker& blocking(u32 device) { return blocking_[device]; }
+
+  std::deque<BlockingWorker> blocking_;  // by device: nobody waits for the errors of another one
   std::vector<std::unique_ptr<UringWorker>> workers_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/access.hpp"
+#include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/mutant.hpp"
 #include "device/queue/io_consumer.hpp"
@@ -45,6 +46,10 @@ UringWorker::UringWorker(UringController& controller, u32 number, std::vector<in
       const ThreadTimes::Scope time(controller_.thread_times());
       started.set_value();
       serve(*ring);
+      ring.reset();
+      const std::lock_guard lock(unregister_mutex_);
+      has_ended_ = true;
+      unregistered_.notify_all();
     });
   } catch (const std::system_error& error) {
     throw DeviceError(std::string("cannot start a thread for I/O: ") + error.what(), error.code().value());
@@ -58,11 +63,34 @@ UringWorker::UringWorker(UringController& controller, u32 number, std::vector<in
 }
 
 UringWorker::~UringWorker() {
-  thread_.join();
+  join();
+}
+
+void UringWorker::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void UringWorker::unregister_file(u32 device) {
+  static_assert(device_count_max <= 64);
+  const u64 bit = u64{1} << device;
+  std::unique_lock lock(unregister_mutex_);
+  unregister_.fetch_or(bit);
+  device::write_doorbell(controller_.shared(), number_);
+  unregistered_.wait(lock, [&] { return has_ended_ || (unregister_.load() & bit) == 0; });
+}
+
+// Only the thread of a ring may change it.
+void UringWorker::unregister_files(Uring& ring) {
+  const std::lock_guard lock(unregister_mutex_);
+  for (u64 left = unregister_.exchange(0); left != 0; left &= left - 1) {
+    ring.unregister_file(count_trailing_zeros(left));
+  }
+  unregistered_.notify_all();
 }
 
 void UringWorker::serve(Uring& ring) {
   for (;;) {
+    if (unregister_.load() != 0) unregister_files(ring);
     issue_all(ring);
     const bool is_idle = in_flight() == 0 && batch_.size() == 0 && background_.size() == 0;
     const bool is_done = is_idle && !controller_.has_requests();
@@ -90,10 +118,11 @@ void UringWorker::issue_from(Uring& ring, RequestBatch* batch, bool is_backgroun
     if (!batch->next(&operation.group)) return;
     empty_looks_ = 0;
     if (needs_thread(operation.group)) {
-      controller_.blocking_.add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
-        controller.serve(&group);
-        controller.announce();
-      });
+      controller_.blocking(operation.group.device)
+          .add([&controller = controller_, group = std::exchange(operation.group, {})]() mutable {
+            controller.serve(&group);
+            controller.announce();
+          });
       continue;
     }
     operation.done = 0;
@@ -224,8 +253,8 @@ void UringWorker::handle(Uring& ring, u32 index, i32 result) {
 void UringWorker::end_operation(u32 index, int error) {
   if (operations_[index].is_background) --background_in_flight_;
   RequestGroup& group = operations_[index].group;
-  if (Controller::is_tried_apart(group, error)) {
-    controller_.blocking_.add([&controller = controller_, apart = std::exchange(group, {})] {
+  if (controller_.is_tried_apart(group, error)) {
+    controller_.blocking(group.device).add([&controller = controller_, apart = std::exchange(group, {})] {
       controller.carry_out_apart(apart);
       controller.announce();
     });

@@ -8,8 +8,11 @@
 // the ring. With `depth` operations in flight it takes no requests, so it does not announce that sleep.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,6 +29,9 @@ class UringWorker {
   // Returns when the thread runs. DeviceError: it cannot.
   UringWorker(UringController& controller, u32 number, std::vector<int> files);
   ~UringWorker();  // after begin_stop() of the controller
+  void join();     // the same
+  // Returns when the ring has no file of the device; another one may get its descriptor. Any thread but the worker's.
+  void unregister_file(u32 device);
   UringWorker(const UringWorker&) = delete;
   UringWorker& operator=(const UringWorker&) = delete;
 
@@ -51,6 +57,7 @@ class UringWorker {
   void reap(Uring& ring);
   void handle(Uring& ring, u32 index, i32 result);
   void end_operation(u32 index, int error);
+  void unregister_files(Uring& ring);
   u32 in_flight() const { return static_cast<u32>(operations_.size() - free_.size()); }
 
   UringController& controller_;
@@ -64,6 +71,10 @@ class UringWorker {
   u64 doorbell_value_ = 0;
   u32 empty_looks_ = 0;
   std::string remarks_;
+  std::mutex unregister_mutex_;
+  std::condition_variable unregistered_;
+  std::atomic<u64> unregister_{0};  // one bit for each device; changed under the mutex
+  bool has_ended_ = false;
   std::thread thread_;
 };
 

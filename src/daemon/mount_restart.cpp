@@ -89,7 +89,7 @@ RestartState restart_state_from(const std::string& bytes) {
   return state;
 }
 
-std::string execute_again(const RestartState& state, const std::vector<std::string>& words) {
+std::string execute_again(const RestartState& state, const std::vector<std::string>& words, const ImageEnd& end) {
   const int file = ::memfd_create("gpu4fs mount", 0);
   if (file < 0) return error_text("memfd_create");
   if (!write_all(file, to_bytes(state)) || ::lseek(file, 0, SEEK_SET) != 0) return error_text("the mount's state");
@@ -100,7 +100,8 @@ std::string execute_again(const RestartState& state, const std::vector<std::stri
   std::vector<char*> pointers;
   for (std::string& word : all) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  ::execv("/proc/self/exe", pointers.data());
+  end.end_requests();
+  (void)end.execute("/proc/self/exe", pointers.data());
   const std::string problem = error_text("execv");
   ::fcntl(state.device, F_SETFD, FD_CLOEXEC);
   ::close(file);

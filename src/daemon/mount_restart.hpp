@@ -3,7 +3,10 @@
 // a crash, and the same kind of engine is started. Host only.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,8 +39,16 @@ std::string deaths_text(const RestartState& state);
 std::string to_bytes(const RestartState& state);
 RestartState restart_state_from(const std::string& bytes);
 
+// How an image of the program gives way to the next.
+struct ImageEnd {
+  // Returns when no request of this image to a medium is in flight. The system does not wait for those of an io_uring,
+  // and they would overwrite what the next image writes.
+  std::function<void()> end_requests;
+  std::function<int(const char*, char* const*)> execute = ::execv;
+};
+
 // Executes this program again with `words` and "--resume N". Returns, with the reason, only if this failed.
-std::string execute_again(const RestartState& state, const std::vector<std::string>& words);
+std::string execute_again(const RestartState& state, const std::vector<std::string>& words, const ImageEnd& end);
 // Reads the state that execute_again() stored behind descriptor `number`, and closes it. std::runtime_error.
 RestartState read_restart_state(int number);
 

@@ -156,7 +156,8 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       ++state.restart_count;
       log(LogLevel::error, "the pool is recovered and the engine started again");
       log(LogLevel::error,
-          fmt::format("that was not possible: {}", execute_again(state, words_to_go_on(service, server))));
+          fmt::format("that was not possible: {}", execute_again(state, words_to_go_on(service, server),
+                                                                 {.end_requests = [&] { server.end_requests(); }})));
       return false;
     }
   }

@@ -17,6 +17,7 @@
 #include "base/group.hpp"
 #include "base/limits.hpp"
 #include "base/mutant.hpp"
+#include "base/racy_access.hpp"
 #include "base/status.hpp"
 #include "base/types.hpp"
 #include "device/device_access.hpp"
@@ -114,6 +115,28 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_range(Group g, const Device& device, u64 
   const Status status = detail::store_range(g, device, offset, source, length);
   on_leader(g, [&] { detail::end_transfer_write(device, offset, length); });
   return status;
+}
+
+// The same for whole pages, into the last of which others may store meanwhile, after the bytes that matter. The medium
+// gets a copy of that page: some media compute a checksum of what they are given, and bytes that change while they are
+// transferred would make the page unreadable.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_growing_range(Group g, const Device& device, u64 offset, const u8* source,
+                                                     u64 length) {
+  // The others copy it anyway.
+  if (device.kind != DeviceKind::staged || device.staged->is_bounced != 0) {
+    return write_range(g, device, offset, source, length);
+  }
+  GPU4FS_CHECK(is_aligned(offset, page_size) && is_aligned(length, page_size));
+  GPU4FS_CHECK_GE(length, page_size);
+  const u64 stable = length - page_size;
+  if (stable != 0) GPU4FS_TRY(write_range(g, device, offset, source, stable));
+  const u8* const last = on_leader(g, [&] {
+    u8* const copy = detail::own_page(*device.staged);
+    copy_changing_page(copy, source + stable);
+    return GPU4FS_MUTANT(growing_page_not_copied, static_cast<const u8*>(copy), source + stable);
+  });
+  return write_range(g, device, offset + stable, last, page_size);
 }
 
 }  // namespace gpu4fs::device

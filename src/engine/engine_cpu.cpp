@@ -44,12 +44,18 @@ void HeapAllocator::zero(void* engine_destination, u64 bytes) {
   std::memset(engine_destination, 0, bytes);
 }
 
+namespace {
+constexpr auto never_done = [] { return false; };
+}  // namespace
+
 // A dead engine takes no step. Its sessions are closed with unfinished commands, and close_session() waits for steps
 // that had begun. Either close_session() sees the mark, or the step sees the death.
-bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died) {
+template <class IsDone>
+bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died,
+                            IsDone&& is_done) {
   const u64 before = exchange<Order::seq_cst, Scope::engine>(&mark.value, mark.value + 1);
-  const device::StagedStep step(engine.fs.space.staged, worker.index);
-  const bool worked = !died.load() && worker_step(Lane{}, engine, worker);
+  const device::StagedStep step(engine.fs.space.staged, worker.index, [&] { return died.load() || is_done(); });
+  const bool worked = step.has_begun() && !died.load() && worker_step(Lane{}, engine, worker);
   store<Order::release, Scope::engine>(&mark.value, before + 2);
   return worked;
 }
@@ -82,7 +88,7 @@ class CpuEngine::Port final : public ring::EnginePort {
       if (done()) return true;
       if (died_.load()) return false;
       worker_.session_cursor = session_;
-      if (marked_step(engine_, worker_, mark_, died_)) {
+      if (marked_step(engine_, worker_, mark_, died_, done)) {
         idle_since_ns = 0;
         continue;
       }
@@ -172,7 +178,7 @@ void CpuEngine::work(u32 index) {
   u64 idle_since_ns = 0;
   for (u32 turn = 0;; ++turn) {
     if (turn % 256 == 0) worker_sweep(Lane{}, *engine_);
-    if (marked_step(*engine_, worker, mark, died_)) {
+    if (marked_step(*engine_, worker, mark, died_, never_done)) {
       idle_since_ns = 0;
       continue;
     }
@@ -204,7 +210,7 @@ u64 CpuEngine::sleep_limit_ns() const {
 bool CpuEngine::find_work(WorkerState& worker, StepMark& mark) {
   const u32 rounds = load<Order::acquire, Scope::system>(&engine_->session_end) + 1;
   for (u32 i = 0; i < rounds; ++i) {
-    if (marked_step(*engine_, worker, mark, died_) || worker.missed_token != 0) return true;
+    if (marked_step(*engine_, worker, mark, died_, never_done) || worker.missed_token != 0) return true;
     if (worker.saw_descriptor == 0) return false;
   }
   return false;

@@ -77,7 +77,10 @@ class CpuEngine final : public EngineHost {
     u64 value = 0;
   };
 
-  static bool marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died);
+  // False: there was nothing to do, or the engine is dead, or is_done() was true before there was room for the step.
+  template <class IsDone>
+  static bool marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died,
+                          IsDone&& is_done);
   void wait_for_steps();
   void work(u32 index);
   bool find_work(WorkerState& worker, StepMark& mark);

@@ -27,7 +27,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status judge_write_errors(const raid::LogicalSp
   for (u64 left = devices_with_frames(space); left != 0; left &= left - 1) {
     const u32 d = static_cast<u32>(count_trailing_zeros(left));
     const Status status = device::write_error_of(*space.staged, d);
-    if (status != Status::ok && !raid::outlives_flush_error(space, d)) return status;
+    if (status == Status::ok) continue;
+    const bool can_do_without = raid::outlives_flush_error(space, d);
+    // The consequences are drawn; another device that takes the number has none.
+    device::end_decision(*space.staged, d);
+    if (!can_do_without) return status;
   }
   return Status::ok;
 }

@@ -95,7 +95,10 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   }
   try {
     // The device may still be in use, and keeps its medium.
-    if (mounted_.setup.accesses_directly(mapped)) entrant.medium = session::DirectMedia::open(mapped);
+    if (mounted_.setup.accesses_directly(mapped)) {
+      entrant.file.leave_locked_file();
+      entrant.medium = session::DirectMedia::open(mapped);
+    }
   } catch (const device::DeviceError& error) {
     throw pool::PoolError(Status::io_error, error.what());
   }

@@ -1,6 +1,6 @@
-// Waiting for devices that another process has locked: until a process that has ended is gone, or a server has written
-// its last checkpoint. The waiting process holds no lock meanwhile, so two processes that want the same devices do not
-// wait for each other. Host only.
+// Waiting for devices that another process has locked: until a process that has ended is gone and none of its requests
+// to a medium is in flight, or a server has written its last checkpoint. The waiting process holds no lock meanwhile,
+// so two processes that want the same devices do not wait for each other. Host only.
 #pragma once
 
 #include <chrono>
@@ -29,21 +29,29 @@ struct LockPatience {
   std::function<bool()> pause = {};           // waits some milliseconds; false: give up. Unset: sleeps
 };
 
-inline constexpr std::chrono::seconds lock_wait_max{20};
+inline constexpr std::chrono::seconds lock_wait_max{30};
+inline constexpr std::chrono::seconds lock_wait_silent{1};  // after this time the log names the device
 
 // Whether to make another attempt, after a pause.
 bool waits_for_lock(const LockPatience& patience, const DeviceInUse& error);
+// Writes to the log for what somebody waits.
+void log_lock_wait(const DeviceInUse& error);
 
 // Returns the result of `attempt`. Repeats it while it ends with DeviceInUse and waiting may help. Passes on its
 // exceptions.
 template <class Attempt>
 auto wait_for_locks(const LockPatience& patience, const Attempt& attempt) {
-  const auto end = std::chrono::steady_clock::now() + lock_wait_max;
-  for (;;) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (bool is_logged = false;;) {
     try {
       return attempt();
     } catch (const DeviceInUse& error) {
-      if (std::chrono::steady_clock::now() > end || !waits_for_lock(patience, error)) throw;
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (waited > lock_wait_max || !waits_for_lock(patience, error)) throw;
+      if (!is_logged && waited > lock_wait_silent) {
+        log_lock_wait(error);
+        is_logged = true;
+      }
     }
   }
 }

@@ -180,6 +180,15 @@ void DeviceFile::refuse_busy(const std::string& path) {
                     !is_locked);
 }
 
+void DeviceFile::leave_locked_file() {
+  const std::string link = fmt::format("/proc/self/fd/{}", fd_);
+  const int flags = ::fcntl(fd_, F_GETFL);
+  if (flags < 0) fail(path_, "cannot read the flags of its descriptor", errno);
+  const int own = ::open(link.c_str(), (flags & O_ACCMODE) | O_CLOEXEC | O_NONBLOCK);
+  if (own < 0) fail(path_, "cannot be opened for direct access", errno);
+  ::close(std::exchange(fd_, own));
+}
+
 void DeviceFile::inspect() {
   struct stat state {};
   if (::fstat(fd_, &state) != 0) fail(path_, "cannot stat", errno);

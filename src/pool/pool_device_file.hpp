@@ -42,6 +42,10 @@ class DeviceFile {
   // Represents an absent device: reads fail, and fd() is -1. `name` is for messages.
   static DeviceFile absent(const std::string& name) { return DeviceFile(-1, name); }
 
+  // Its own accesses go to an open file of their own from now on. A duplicate of fd() as it was keeps the lock and the
+  // claim, and may be used for direct access. PoolError: it cannot be opened again.
+  void leave_locked_file();
+
   DeviceFile(DeviceFile&& other) noexcept;
   DeviceFile& operator=(DeviceFile&& other) noexcept;
   ~DeviceFile();

@@ -77,6 +77,12 @@ class PoolServer final : private maintenance::PoolHost {
   // As it was when the pool was opened.
   [[nodiscard]] const format::Superblock& superblock() const { return mounted_.pool.superblock; }
 
+  // After the engine's death: waits until none of its requests to a medium is in flight. None is carried out
+  // afterwards, so whoever opens the pool next is alone with the media.
+  void end_requests() {
+    if (mounted_.setup.direct != nullptr) mounted_.setup.direct->stop();
+  }
+
   // Ends as by a crash: nothing more is written.
   void abandon();
 

@@ -8,18 +8,24 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
 
 namespace gpu4fs::session {
 namespace {
 
-// A descriptor of its own: direct accesses are a property of the open file description. The file is locked already.
-int open_again(const device::MappedFile& file) {
-  const std::string link = fmt::format("/proc/self/fd/{}", file.descriptor());
-  const int descriptor = ::open(link.c_str(), (file.read_only() ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+// Of the same open file, which has the lock and the claim. Requests keep the file open, so what a killed process has in
+// flight keeps others away.
+int duplicate(const device::MappedFile& file) {
+  const int descriptor = ::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 3);
   if (descriptor < 0) device::fail_medium(file.path(), "cannot be opened for direct access", errno);
   return descriptor;
+}
+
+// Its file system has no direct accesses.
+bool is_buffered(const block::BlockMedium* medium) {
+  return medium != nullptr && !medium->is_direct() && medium->stack() == nullptr;
 }
 
 }  // namespace
@@ -46,7 +52,7 @@ bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
 std::unique_ptr<DirectMedia::Medium> DirectMedia::open(device::MappedFile& file) {
   GPU4FS_CHECK(serves(file, true));
   auto medium = std::make_unique<block::BlockMedium>(block::BlockMedium::adopt(
-      open_again(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
+      duplicate(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
   file.unmap();
   return medium;
 }
@@ -62,15 +68,34 @@ bool DirectMedia::await_quiet(u32 device, u64 timeout_ms) const {
 
 void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
   GPU4FS_CHECK_LT(device, media_.size());
-  if (controller_ != nullptr) controller_->set_medium(device, medium.get());
+  if (controller_ != nullptr) {
+    if (is_buffered(medium.get())) {
+      log(LogLevel::warning, fmt::format("{}: no direct access; the kernel's page cache is used", medium->path()));
+    }
+    controller_->set_medium(device, medium.get());
+  }
   std::swap(media_[device], medium);
   if (medium != nullptr) retired_.push_back(std::move(medium));
+}
+
+bool DirectMedia::close(u32 device, u64 timeout_ms) {
+  GPU4FS_CHECK_LT(device, media_.size());
+  if (media_[device] == nullptr) return true;
+  if (!await_quiet(device, timeout_ms)) return false;
+  controller_->forget_medium(device);
+  media_[device]->close();
+  retired_.push_back(std::move(media_[device]));
+  return true;
 }
 
 void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports) {
   GPU4FS_CHECK(controller_ == nullptr);
   std::vector<const block::BlockMedium*> media;
-  for (const auto& medium : media_) media.push_back(medium.get());
+  for (const auto& medium : media_) {
+    media.push_back(medium.get());
+    if (is_buffered(medium.get()))
+      remarks_ += fmt::format("; through the page cache of the kernel: {}", medium->path());
+  }
   block::ControllerOptions options;
   options.memory = std::move(memory);
   options.on_reports = std::move(on_reports);

@@ -33,12 +33,16 @@ class DirectMedia {
   // anonymous memory has no file.
   static bool serves(const device::MappedFile& file, bool everywhere);
 
-  // Unmaps the file, which becomes the medium of a device that nobody accesses yet. DeviceError: it cannot be opened.
+  // Unmaps the file, which becomes the medium of a device that nobody accesses yet. All descriptors of the same open
+  // file access it directly afterwards (pool::DeviceFile::leave_locked_file()). DeviceError: it cannot be opened.
   void set(u32 device, device::MappedFile& file) { install(device, open(file)); }
   // Unmaps the file and opens it as a medium, which is not used yet. DeviceError.
   static std::unique_ptr<Medium> open(device::MappedFile& file);
   // The medium becomes that of the device. Nothing is in flight for the one before (await_quiet()), which stays open.
   void install(u32 device, std::unique_ptr<Medium> medium);
+  // The device has left the pool: its medium is closed, so that its disk can be taken away. False: something was still
+  // in flight after this time, and it stays open.
+  bool close(u32 device, u64 timeout_ms);
   // Waits until nothing is in flight for a device for which no step begins requests any more: it is lost. False: after
   // this time something still is.
   bool await_quiet(u32 device, u64 timeout_ms) const;
@@ -46,6 +50,11 @@ class DirectMedia {
   // Once, when media have been set. `memory`: of most requests. `on_reports`: see block::ControllerOptions.
   // DeviceError.
   void start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports);
+
+  // Waits until nothing is in flight; requests that are submitted later are not carried out. Any thread.
+  void stop() {
+    if (controller_ != nullptr) controller_->stop();
+  }
 
   // Whether a kernel produces, which cannot wake anybody: then a thread looks for requests all the time. Any thread.
   void set_must_poll(bool must_poll) { device::set_must_poll(*shared_, must_poll); }
@@ -58,7 +67,7 @@ class DirectMedia {
 
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.
-  std::string describe() const { return controller_->describe(); }
+  std::string describe() const { return controller_->describe() + remarks_; }
   block::IoStatistics statistics() const { return controller_->statistics(); }
   // CPU time of the threads that serve the queue.
   double cpu_seconds() const { return controller_->cpu_seconds(); }
@@ -72,6 +81,7 @@ class DirectMedia {
   std::vector<std::unique_ptr<block::BlockMedium>> media_;    // by device, null: it is mapped
   std::vector<std::unique_ptr<block::BlockMedium>> retired_;  // of devices that were replaced
   std::unique_ptr<block::Controller> controller_;
+  std::string remarks_;  // as of the start
 };
 
 }  // namespace gpu4fs::session

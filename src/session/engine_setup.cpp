@@ -232,6 +232,15 @@ DeviceAccess decide_access(DeviceAccess wanted, const EngineSetup& setup) {
   return has_some ? access : DeviceAccess::mapped;
 }
 
+// The locked open files become those of the media, and the pool's accesses are not direct.
+void leave_to_direct_access(const EngineSetup& setup, DeviceAccess access, pool::OpenedPool& pool) {
+  if (!is_direct(access)) return;
+  for (u32 i = 0; i < setup.files.size(); ++i) {
+    if (!DirectMedia::serves(setup.files[i], access == DeviceAccess::direct_everywhere)) continue;
+    pool.devices[i].file.leave_locked_file();
+  }
+}
+
 // Bytes of the page cache if nothing else is asked for. Tests get few frames, so that pages leave them.
 u64 standard_page_cache_bytes(const ServerOptions& options, const pool::OpenedPool& pool) {
   if (options.device_access != DeviceAccess::direct) return 0;
@@ -482,6 +491,7 @@ EngineSetup set_up_engine(const ServerOptions& wanted, pool::OpenedPool& pool) {
     setup.files = map_devices(pool, options);
     options.device_access = decide_access(options.device_access, setup);
     setup.is_direct_everywhere = options.device_access == DeviceAccess::direct_everywhere;
+    leave_to_direct_access(setup, options.device_access, pool);
     if (options.engine == EngineChoice::cpu) {
       setup.reason = "as asked for";
       set_up_cpu(options, pool, setup);

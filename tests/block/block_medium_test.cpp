@@ -73,6 +73,24 @@ TEST(BlockMedium, SaysWhetherAccessIsDirect) {
   }
 }
 
+template <int error>
+ssize_t refuse(int, void*, size_t, off_t) {
+  errno = error;
+  return -1;
+}
+
+TEST(BlockMedium, SomeRefuseDirectAccessesAtTheFirstOne) {
+  const test::DiskFile file(size_bytes);
+  if (!BlockMedium::open(file.path()).is_direct()) GTEST_SKIP() << "there is no direct access";
+  for (const auto read : {refuse<EINVAL>, refuse<EOPNOTSUPP>}) {
+    const BlockMedium medium = BlockMedium::open(file.path(), {.read = read});
+    EXPECT_FALSE(medium.is_direct());
+    EXPECT_EQ(::fcntl(medium.descriptor(), F_GETFL) & O_DIRECT, 0);
+  }
+  const BlockMedium medium = BlockMedium::open(file.path(), {.read = refuse<EIO>});
+  EXPECT_TRUE(medium.is_direct()) << "a page that cannot be read";
+}
+
 TEST(BlockMedium, DiscardedAndZeroedPagesOfAFileAreZero) {
   test::DiskFile file(size_bytes);
   file.write(0, std::vector<u8>(size_bytes, 0x5a));

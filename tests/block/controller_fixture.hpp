@@ -48,6 +48,10 @@ class ControllerFixture {
     return std::memcmp(page(number), expected.data(), page_size) == 0;
   }
   void stop() { controller_.reset(); }
+  void close_medium() {
+    controller_->forget_medium(test_device);
+    medium_.close();
+  }
 
   // `page`: of the memory. Not rung.
   u32 submit(device::IoOperation operation, u64 medium_page, u64 page_number, u64 pages = 1) {

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <thread>
 #include <vector>
@@ -349,6 +350,88 @@ TEST_P(ControllerTest, RequestsThatFailTogetherAreTriedAlone) {
     EXPECT_TRUE(page == 2 || fixture.has(4 + page, static_cast<u8>(page + 1))) << page;
   }
   EXPECT_EQ(of(fixture.controller().statistics(), IoOperation::read).errors, 1u);
+}
+
+// Writes that a test lets go at once are one operation.
+void write_together(ControllerFixture& fixture, RequestFaults& faults, u64 count, std::vector<u32>* slots) {
+  slots->clear();
+  faults.hold([](const IoRequest& request) { return request.operation == IoOperation::write; });
+  for (u64 page = 0; page < count; ++page) slots->push_back(fixture.submit(IoOperation::write, page, page));
+  fixture.ring();
+  faults.wait_until_held(static_cast<u32>(count));
+  faults.release_all();
+}
+
+// Each try may take many seconds.
+TEST_P(ControllerTest, AMediumThatDoesNoWriteIsNotAskedForEach) {
+  constexpr u64 count = 8;
+  const DiskFile file(16 * page_size);
+  RequestFaults faults;
+  ControllerOptions merging = options(&faults);
+  merging.thread_count = 1;
+  ControllerFixture fixture(file.path(), count, merging);
+  std::atomic<u32> tries{0};
+  std::atomic<bool> fails{true};
+  faults.replace_results(
+      [&](const IoRequest&) {
+        ++tries;
+        return fails.load();
+      },
+      -EIO, 1000);
+  std::vector<u32> slots;
+  const auto write_all = [&](Status expected) {
+    tries = 0;
+    write_together(fixture, faults, count, &slots);
+    for (const u32 slot : slots) EXPECT_EQ(fixture.wait(slot), expected);
+    return tries.load();
+  };
+  EXPECT_EQ(write_all(Status::device_failed), 3u) << "all, the first, and the rest";
+  EXPECT_EQ(write_all(Status::device_failed), 1u);
+  fails = false;
+  EXPECT_EQ(write_all(Status::ok), 1u);
+  fails = true;
+  EXPECT_EQ(write_all(Status::device_failed), 3u) << "it had done one";
+}
+
+TEST_P(ControllerTest, ABadSectorIsTheErrorOfItsOwnWrite) {
+  DiskFile file(16 * page_size);
+  RequestFaults faults;
+  ControllerOptions merging = options(&faults);
+  merging.thread_count = 1;
+  ControllerFixture fixture(file.path(), 6, merging);
+  for (u64 page = 0; page < 6; ++page) fixture.fill(page, static_cast<u8>(page + 1));
+  const auto is_at = [](u64 page) { return [page](const IoRequest& r) { return r.offset == page * page_size; }; };
+  faults.replace_results(is_at(0), -EIO, 1);
+  faults.replace_results(is_at(2), -EIO, 1);
+  std::vector<u32> slots;
+  write_together(fixture, faults, 6, &slots);
+  for (u64 page = 0; page < 6; ++page) {
+    EXPECT_EQ(fixture.wait(slots[page]), page == 2 ? Status::device_failed : Status::ok) << page;
+    // As the faults pretend, the medium has all of them.
+    EXPECT_EQ(file.read(page * page_size, 1)[0], static_cast<u8>(page + 1)) << page;
+  }
+}
+
+// A ring has registered its file, which has the lock.
+TEST_P(ControllerTest, AMediumThatIsForgottenCanBeClosed) {
+  const DiskFile file(16 * page_size);
+  ControllerFixture fixture(file.path(), 4, options());
+  EXPECT_EQ(fixture.carry_out(IoOperation::write, 0, 0), Status::ok);
+  EXPECT_THROW(block::BlockMedium::open(file.path()), block::DeviceError);
+  fixture.close_medium();
+  EXPECT_EQ(fixture.carry_out(IoOperation::write, 0, 0), Status::device_failed);
+  // Older kernels close it a moment later.
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  bool is_free = false;
+  while (!is_free && std::chrono::steady_clock::now() < limit) {
+    try {
+      (void)block::BlockMedium::open(file.path());
+      is_free = true;
+    } catch (const block::DeviceError&) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_TRUE(is_free);
 }
 
 TEST_P(ControllerTest, FaultsFailHoldAndReorder) {

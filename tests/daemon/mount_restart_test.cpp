@@ -1,7 +1,10 @@
-// How often a mount's engine is restarted, and that its state reaches the next program image.
+// How often a mount's engine is restarted, and that its state, but none of its requests, reaches the next image.
 #include "daemon/mount_restart.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+
+#include "block/controller_fixture.hpp"
 
 namespace gpu4fs::daemon {
 namespace {
@@ -42,6 +45,52 @@ TEST(MountRestart, StateSurvives) {
   ASSERT_EQ(back.mount.inodes.size(), 1u);
   EXPECT_EQ(back.mount.inodes[0].inode, 5u);
   EXPECT_THROW(restart_state_from("no line"), std::runtime_error);
+}
+
+// Writes are held when the engine dies.
+TEST(MountRestart, NoRequestIsInFlightWhenTheProgramIsExecutedAgain) {
+  for (const block::ControllerKind kind : {block::ControllerKind::automatic, block::ControllerKind::threads}) {
+    constexpr u64 page_count = 16;
+    gpu4fs::test::DiskFile file(page_count * page_size);
+    block::RequestFaults faults;
+    block::ControllerOptions options;
+    options.kind = kind;
+    options.faults = &faults;
+    gpu4fs::test::ControllerFixture fixture(file.path(), page_count, options);
+    faults.hold([](const device::IoRequest& request) { return request.operation == device::IoOperation::write; });
+    std::vector<u32> slots;
+    for (u64 page = 0; page < page_count; ++page) {
+      fixture.fill(page, static_cast<u8>(page + 1));
+      slots.push_back(fixture.submit(device::IoOperation::write, page, page));
+    }
+    fixture.ring();
+    faults.wait_until_held(page_count);
+
+    RestartState state;
+    state.device = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    ASSERT_GE(state.device, 0);
+    u32 executed = 0;
+    ImageEnd end;
+    end.end_requests = [&] { fixture.controller().stop(); };
+    end.execute = [&](const char*, char* const*) {
+      ++executed;
+      for (u64 page = 0; page < page_count; ++page) {
+        EXPECT_FALSE(device::poll(fixture.queue(), slots[page]).is_pending) << page;
+        EXPECT_EQ(file.read(page * page_size, 1)[0], static_cast<u8>(page + 1)) << page;
+      }
+      // What is submitted now never reaches the medium.
+      fixture.fill(0, 99);
+      fixture.submit(device::IoOperation::write, 0, 0);
+      fixture.ring();
+      return -1;
+    };
+    EXPECT_NE(execute_again(state, {"gpu4fs"}, end).find("execv"), std::string::npos);
+    EXPECT_EQ(executed, 1u);
+    EXPECT_FALSE(fixture.controller().describe().empty());
+    fixture.stop();
+    EXPECT_EQ(file.read(0, 1)[0], 1);
+    ::close(state.device);
+  }
 }
 
 }  // namespace

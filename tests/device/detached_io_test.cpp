@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <thread>
 #include <utility>
@@ -54,6 +55,7 @@ class Detached {
     u32 slot = 0;
     if (!take(queue_.shared(), &slot)) return false;
     const IoRequest request = request_of(queue_.shared(), slot);
+    if (on_request) on_request(request);
     if (status == Status::ok) {
       u8* const place = at(request.offset / page_size);
       if (request.operation == IoOperation::read) std::memcpy(request.memory, place, request.length);
@@ -91,6 +93,7 @@ class Detached {
   u32 in_flight() const { return load<Order::acquire, Scope::engine>(&staged->detached_state->in_flight); }
 
   StagedDevices* staged = nullptr;
+  std::function<void(const IoRequest&)> on_request;  // before it is carried out
 
  private:
   SingleWorkerGuard worker_;
@@ -168,6 +171,22 @@ TEST(DetachedIo, ErrorsDoNotConcernASuccessor) {
   EXPECT_EQ(undecided_errors(*world.staged), 0u);
 }
 
+// Its medium may lack what was stored last.
+TEST(DetachedIo, ALoadOfADeviceThatFailedMeanwhileLeavesNothing) {
+  Detached world;
+  world.store(3, 9);
+  EXPECT_TRUE(begin_detached_load(world.device(), 5, no_io_owner));
+  EXPECT_TRUE(begin_detached_write(world.device(), 3));
+  EXPECT_TRUE(world.serve());
+  EXPECT_TRUE(world.serve(Status::device_failed));
+  help_line(*world.staged, world.line_of(3));
+  EXPECT_EQ(undecided_errors(*world.staged), 1u);
+  world.device().failed = device_failed_for_good;
+  end_decision(*world.staged, 0);
+  (void)world.take_all();
+  EXPECT_EQ(world.line_of(5), cache::no_line);
+}
+
 TEST(DetachedIo, AReaderWaitsForALoadThatIsInFlight) {
   Detached world(2);
   EXPECT_TRUE(begin_detached_load(world.device(), 12, no_io_owner));
@@ -240,6 +259,34 @@ TEST(DetachedIo, AFlushWaitsForWritesInFlightAndAnswersTheirErrors) {
 }
 
 // So those who wait for their requests always get a slot.
+TEST(DetachedIo, WhatTheSystemRefusesIsWrittenLater) {
+  Detached world(2);
+  world.store(3, 9);
+  EXPECT_TRUE(begin_detached_write(world.device(), 3));
+  EXPECT_TRUE(world.serve(Status::io_error));
+  (void)world.take_all();
+  EXPECT_TRUE(world.word_of(3).is_dirty());
+  EXPECT_EQ(write_error_of(*world.staged, 0), Status::ok);
+  EXPECT_EQ(undecided_errors(*world.staged), 0u);
+  std::atomic<bool> is_done{false};
+  std::atomic<u32> refusals{5};
+  std::thread controller([&] {
+    while (!is_done) {
+      if (world.serve(refusals != 0 ? Status::io_error : Status::ok) && refusals != 0) --refusals;
+    }
+  });
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::ok);
+  EXPECT_TRUE(Detached::has(world.at(3), 9));
+  EXPECT_EQ(refusals, 0u);
+  // Not for ever.
+  refusals = 10 * detail::refusals_max;
+  world.store(3, 10);
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::io_error);
+  EXPECT_EQ(undecided_errors(*world.staged), 1u);
+  is_done = true;
+  controller.join();
+}
+
 TEST(DetachedIo, HalfOfTheSlotsAreLeft) {
   Detached world;
   u32 begun = 0;
@@ -415,6 +462,33 @@ TEST(DetachedIo, RangesPassThroughPagesOfTheWorker) {
       std::all_of(world.at(0) + offset + length, world.at(141), [](u8 b) { return b == Detached::first_byte(140); }));
   is_done = true;
   controller.join();
+}
+
+// Somebody stores into it while it is being written.
+TEST(DetachedIo, TheLastPageOfAGrowingRangeIsACopy) {
+  for (const u64 pages : {u64{1}, u64{3}}) {
+    Detached world;
+    test::HeapAllocator heap;
+    u8* const source = static_cast<u8*>(heap.allocate(pages * page_size, page_size));
+    std::memset(source, 7, pages * page_size);
+    const u64 last = 50 + pages - 1;
+    world.on_request = [&](const IoRequest& request) {
+      if (request.offset + request.length == (last + 1) * page_size) {
+        std::memset(source + (pages - 1) * page_size, 8, page_size);
+      }
+    };
+    std::atomic<bool> is_done{false};
+    std::thread controller([&] {
+      while (!is_done) {
+        if (!world.serve()) std::this_thread::yield();
+      }
+    });
+    EXPECT_EQ(write_growing_range(Lane{}, world.device(), 50 * page_size, source, pages * page_size), Status::ok);
+    is_done = true;
+    controller.join();
+    for (u64 page = 50; page <= last; ++page) EXPECT_TRUE(Detached::has(world.at(page), 7)) << page;
+    EXPECT_TRUE(Detached::has(source + (pages - 1) * page_size, 8));
+  }
 }
 
 // Readers, writers, loads and write-backs of few pages, with a controller that takes its time.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -39,6 +40,7 @@ enum class Access { read, may_write, written };
 class Listener : public StackLayer {
  public:
   Status may_read(u64 offset, u64 length) override {
+    if (on_read) on_read();
     return note_pages(Access::read, offset, length, refused_reads) ? Status::ok : Status::medium_error;
   }
   Status may_write(u64 offset, u64 length) override {
@@ -53,6 +55,7 @@ class Listener : public StackLayer {
   }
 
   std::vector<std::pair<Access, u64>> heard;  // with the page
+  std::function<void()> on_read;
   std::set<u64> refused_reads;
   std::set<u64> refused_writes;
 
@@ -351,6 +354,23 @@ TEST(Staged, AFailedWriteBackIsReportedByFlushes) {
   }
 }
 
+// A write-back fails and its device is given up while somebody reads the older bytes.
+TEST(Staged, AFailedDeviceIsNoticedAfterTheRead) {
+  for (const bool can_do_without : {true, false}) {
+    Staged world;
+    world.listener().on_read = [&] {
+      detail::note_write_error(*world.staged, 0, Status::device_failed);
+      if (can_do_without) world.device().failed = device_failed_for_good;
+      end_decision(*world.staged, 0);
+    };
+    const Scope scope(world);
+    EXPECT_EQ(begin_read(world.device(), 6 * page_size, page_size),
+              can_do_without ? Status::device_failed : Status::ok);
+    EXPECT_EQ(world.pinned_lines(), can_do_without ? 0u : 1u);
+    EXPECT_EQ(cache::find(Lane{}, world.staged->cache, {0, 6}).line == cache::no_line, can_do_without);
+  }
+}
+
 TEST(Staged, AFailedDeviceIsNeitherReadNorWritten) {
   Staged world;
   {
@@ -462,6 +482,38 @@ TEST(Staged, TransfersFailWithTheMedium) {
     EXPECT_EQ(write_range(g, world.device(), 9 * page_size, memory, 64), Status::ok);
     on_leader(g, [&] { world.device().failed = device_in_use; });
   });
+}
+
+constexpr auto never = [] { return false; };
+
+// The thread that waits sleeps, and looks whether it still needs the step.
+TEST(Staged, AStepWaitsForRoomOrIsNotNeededAnyMore) {
+  Staged world(2, false);
+  world.staged->holder_max = 1;
+  {
+    const StagedStep first(world.staged, 0, never);
+    EXPECT_TRUE(first.has_begun());
+    u32 looks = 0;
+    EXPECT_FALSE(StagedStep(world.staged, 1, [&] { return ++looks == 3; }).has_begun());
+    EXPECT_EQ(looks, 3u);
+    EXPECT_EQ(world.staged->holders, 1u);
+  }
+  EXPECT_EQ(world.staged->holders, 0u);
+  EXPECT_EQ(world.staged->holders_waiting, 0u);
+  std::vector<std::thread> threads;
+  u32 inside = 0;
+  for (u32 t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (u32 i = 0; i < test::scaled(2000); ++i) {
+        const StagedStep step(world.staged, t % 2, never);
+        EXPECT_TRUE(step.has_begun());
+        EXPECT_EQ(++inside, 1u);
+        --inside;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(world.staged->holders, 0u);
 }
 
 // Threads with their own pages and a common one that all read, while others evict and flush.

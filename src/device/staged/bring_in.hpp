@@ -43,8 +43,7 @@ GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32
   const cache::Cache& cache = device.staged->cache;
   u8* const frame = cache::frame_of(cache, line);
   Status status = read_medium(device, key.page, 1, frame);
-  // The medium may lack what was stored last.
-  if ((undecided_errors(*device.staged) >> device.index & 1) != 0) {
+  if (may_be_outdated(device)) {
     status = GPU4FS_MUTANT(outdated_page_brought_in, Status::device_failed, status);
   }
   cache::finish_load(cache, line, status == Status::ok);

@@ -98,14 +98,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline void end_transfer(const StagedDevices& staged, 
   const cache::LineWord word = cache::peek(line);
   const u32 device = word.key().device;
   if (word.is_writing()) {
-    if (GPU4FS_MUTANT(detached_error_lost, status != Status::ok, false)) note_write_error(staged, device, status);
-    cache::finish_write_back(staged.cache, index, true);
-    return;
+    return end_write_back(staged, index, device, GPU4FS_MUTANT(detached_error_lost, status, Status::ok));
   }
   GPU4FS_CHECK(word.is_loading());
-  // The medium may lack what was stored last.
   const bool is_good =
-      GPU4FS_MUTANT(failed_load_kept, status == Status::ok, true) && (undecided_errors(staged) >> device & 1) == 0;
+      GPU4FS_MUTANT(failed_load_kept, status == Status::ok, true) && !may_be_outdated(staged.devices[device]);
   if (is_good) return cache::finish_unwaited_load(staged.cache, index);
   cache::finish_load(staged.cache, index, false);
 }

@@ -41,7 +41,8 @@ struct alignas(64) PinList {
 
 struct WriteErrors {
   u64 undecided;  // atomic, one bit a device: write-backs or flushes failed, and nobody has drawn consequences yet
-  u32 first[device_count_max];  // atomic, a Status: of the first of them
+  u32 first[device_count_max];     // atomic, a Status: of the first of them
+  u32 refusals[device_count_max];  // atomic: write-backs that the system refused since it has done one
 };
 
 struct IoQueue;  // device/queue/io_queue_types.hpp
@@ -80,8 +81,9 @@ struct StagedDevices {
   u32 own_page_count;
   u32 is_bounced;  // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
   u32 worker_count;
-  u32 holder_max;  // workers that may hold pins at the same time
-  u32 holders;     // atomic; only counted on the host (staged/worker.hpp)
+  u32 holder_max;       // workers that may hold pins at the same time
+  u32 holders;          // atomic; only counted on the host (staged/worker.hpp)
+  u32 holders_waiting;  // atomic: threads that wait until there are fewer
 };
 
 static_assert(std::is_trivially_copyable_v<StagedDevices>);

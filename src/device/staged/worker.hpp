@@ -4,6 +4,7 @@
 
 #include "base/atomics.hpp"
 #include "base/config.hpp"
+#include "base/futex.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "device/staged/staged_types.hpp"
@@ -30,31 +31,50 @@ class WorkerGuard {
 #endif
 
 #if !GPU4FS_DEVICE_CODE
-// A step of the calling thread, which is this worker. Waits while as many others are in a step as there is room for
-// pins. Without staged devices it does nothing.
+// A step of the calling thread, which is this worker. Sleeps while as many others are in a step as there is room for
+// pins, until gives_up() is true; then there is no step. Without staged devices it always begins at once.
 class StagedStep {
  public:
-  StagedStep(StagedDevices* staged, u32 worker) : staged_(staged), guard_(worker) {
-    if (staged_ == nullptr) return;
-    u32 seen = load<Order::relaxed, Scope::engine>(&staged_->holders);
-    for (;;) {
-      if (seen < staged_->holder_max) {
-        if (compare_exchange<Order::acquire, Scope::engine>(&staged_->holders, seen, seen + 1)) return;
-      } else {
-        backoff(1000);
-        seen = load<Order::relaxed, Scope::engine>(&staged_->holders);
-      }
-    }
+  template <class GivesUp>
+  StagedStep(StagedDevices* staged, u32 worker, GivesUp&& gives_up) : staged_(staged), guard_(worker) {
+    has_begun_ = staged_ == nullptr || try_begin() || wait_for_room(gives_up);
   }
   StagedStep(const StagedStep&) = delete;
   StagedStep& operator=(const StagedStep&) = delete;
   ~StagedStep() {
-    if (staged_ != nullptr) fetch_sub<Order::release, Scope::engine>(&staged_->holders, 1u);
+    if (staged_ == nullptr || !has_begun_) return;
+    fetch_sub<Order::seq_cst, Scope::engine>(&staged_->holders, 1u);
+    // Either this sees who waits, or he sees that there is room.
+    if (load<Order::seq_cst, Scope::engine>(&staged_->holders_waiting) != 0) futex_wake(&staged_->holders, 1);
   }
 
+  bool has_begun() const { return has_begun_; }
+
  private:
+  // Who waits for something else as well looks at it at least this often.
+  static constexpr u64 longest_sleep_ns = 1000000;
+
+  bool try_begin() {
+    u32 seen = load<Order::relaxed, Scope::engine>(&staged_->holders);
+    while (seen < staged_->holder_max) {
+      if (compare_exchange<Order::acquire, Scope::engine>(&staged_->holders, seen, seen + 1)) return true;
+    }
+    return false;
+  }
+  template <class GivesUp>
+  bool wait_for_room(GivesUp&& gives_up) {
+    fetch_add<Order::seq_cst, Scope::engine>(&staged_->holders_waiting, 1u);
+    bool has_room = false;
+    while (!gives_up() && !(has_room = try_begin())) {
+      futex_wait(&staged_->holders, staged_->holder_max, longest_sleep_ns);
+    }
+    fetch_sub<Order::relaxed, Scope::engine>(&staged_->holders_waiting, 1u);
+    return has_room;
+  }
+
   StagedDevices* staged_;
   WorkerGuard guard_;
+  bool has_begun_;
 };
 #endif
 

@@ -50,12 +50,9 @@ namespace detail {
 GPU4FS_FN GPU4FS_NOINLINE inline void write_line(const StagedDevices& staged, const cache::WriteBack& taken) {
   GPU4FS_CHECK_LT(taken.key.device, device_count_max);
   const Device& device = staged.devices[taken.key.device];
-  if (!has_failed(device)) {
-    const Status status = write_medium(device, taken.key.page, 1, cache::frame_of(staged.cache, taken.line));
-    // Before the flush that waits for the line can end.
-    if (status != Status::ok) note_write_error(staged, taken.key.device, status);
-  }
-  cache::finish_write_back(staged.cache, taken.line, true);
+  if (has_failed(device)) return cache::finish_write_back(staged.cache, taken.line, true);
+  const Status status = write_medium(device, taken.key.page, 1, cache::frame_of(staged.cache, taken.line));
+  end_write_back(staged, taken.line, taken.key.device, status);
 }
 
 // Ends transfers of the device's pages [first_page, first_page + page_count) whose requests have completed. True: none

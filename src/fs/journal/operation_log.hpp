@@ -289,7 +289,11 @@ GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u
   const u64 place = align_down(from % log.capacity, unit);
   const u64 end = align_up(from % log.capacity + length, unit);
   const u64 offset = on_leader(g, [&] { return fs.superblocks[device].device.log_offset + place; });
-  return device::write_range(g, fs.space.devices[device], offset, log.ring + place, end - place);
+  const device::Device& target = fs.space.devices[device];
+  // Commands add records behind the part.
+  const bool is_growing = is_staged && from % log.capacity + length != end;
+  if (is_growing) return device::write_growing_range(g, target, offset, log.ring + place, end - place);
+  return device::write_range(g, target, offset, log.ring + place, end - place);
 }
 
 }  // namespace detail

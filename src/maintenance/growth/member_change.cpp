@@ -28,6 +28,8 @@ void clear_superblocks(pool::DeviceFile& file) {
   file.flush();
 }
 
+constexpr u64 removal_timeout_ms = 10000;
+
 }  // namespace
 
 // The first index without a device.
@@ -63,6 +65,7 @@ u32 PoolGrower::add_device(const std::string& path, bool force) {
     const Status mapped = setup.reach(prepared.file, 0, part.chunk_area_offset);
     if (mapped != Status::ok) throw pool::PoolError(mapped, path + ": cannot be registered with the GPU");
   }
+  if (setup.accesses_directly(prepared.file)) prepared.opened.file.leave_locked_file();
   prepare_access(index, prepared.file);
   Plan plan;
   plan.joining = plan.maps_changed = u64{1} << index;
@@ -150,6 +153,10 @@ void PoolGrower::remove_device(u32 device) {
     log(LogLevel::warning,
         fmt::format("{}: is no member of the pool any more, but looks like one: {}", path, error.what()));
   }
+  // The engine has forgotten its pages.
+  if (mounted_.setup.direct != nullptr && !mounted_.setup.direct->close(device, removal_timeout_ms)) {
+    log(LogLevel::warning, fmt::format("{}: requests to it do not end, so it stays open", path));
+  }
   {
     const std::unique_lock lock(mounted_.tables);
     close_removed(device);
@@ -170,7 +177,7 @@ void PoolGrower::close_removed(u32 index) {
   device::MappedFile file = device::MappedFile::absent(name, false);
   std::swap(setup.files[index], file);
   // Memory that a GPU has registered stays mapped.
-  if (setup.gpu != nullptr) setup.retired_files.push_back(std::move(file));
+  if (setup.gpu != nullptr && file.is_mapped()) setup.retired_files.push_back(std::move(file));
   device = pool::OpenedDevice{pool::DeviceFile::absent(name), {}, false, pool::MemberState::removed, 0};
   device.part.device_index = index;
   tree_devices_[index] = {&device.file, device.part};
