@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
+#include "session/drive_backend.hpp"
 
 namespace gpu4fs::session {
 namespace {
@@ -29,6 +30,13 @@ DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memor
       shared_(static_cast<device::IoQueueShared*>(memory.host)),
       producer_can_wake_(producer_can_wake),
       media_(device_count_max) {}
+
+void DirectMedia::use_drives(EngineAllocator& allocator, EngineAllocator& shared, u32 device_count,
+                             EmulatedDriveOptions options) {
+  GPU4FS_CHECK(drives_ == nullptr && controller_ == nullptr);
+  drives_ = std::make_unique<EmulatedDrives>(allocator, shared, queue_, slot_count, producer_can_wake_, device_count,
+                                             std::move(options));
+}
 
 bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
   if (file.is_absent() || file.descriptor() < 0) return false;
@@ -63,17 +71,22 @@ bool DirectMedia::await_quiet(u32 device, u64 timeout_ms) const {
 void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
   GPU4FS_CHECK_LT(device, media_.size());
   if (controller_ != nullptr) controller_->set_medium(device, medium.get());
+  if (drives_ != nullptr && medium != nullptr) drives_->connect(device, *medium);
   std::swap(media_[device], medium);
   if (medium != nullptr) retired_.push_back(std::move(medium));
 }
 
-void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports) {
+void DirectMedia::start(std::vector<block::MemoryRange> memory, EngineWatch watch) {
   GPU4FS_CHECK(controller_ == nullptr);
   std::vector<const block::BlockMedium*> media;
   for (const auto& medium : media_) media.push_back(medium.get());
+  if (drives_ != nullptr) {
+    controller_ = std::make_unique<DriveBackend>(*shared_, media, *drives_, std::move(watch));
+    return;
+  }
   block::ControllerOptions options;
   options.memory = std::move(memory);
-  options.on_reports = std::move(on_reports);
+  options.on_reports = std::move(watch.wake);
   controller_ = block::start_controller(*shared_, media, std::move(options));
   if (!producer_can_wake_ || !controller_->carries_out_now()) return;
   // Producers are threads of this process, so the queue is in its memory.
