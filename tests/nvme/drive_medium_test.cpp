@@ -160,6 +160,7 @@ class ServedWorld {
 
   u8* at(u64 page) { return medium_.data() + page * page_size; }
   device::DriveSignal& signal() { return *built_.signal; }
+  Failure failure() { return static_cast<Failure>(load<Order::acquire, Scope::system>(&built_.signal->failure)); }
   ServedDrive& drive() { return *drive_; }
   bool has_complaint() const { return memory_.complaint != 0; }
 
@@ -304,7 +305,7 @@ TEST(DriveMedium, ErrorsAreThoseOfTheirPages) {
   EXPECT_EQ(device::write_back_all(Lane{}, *world.staged, 0), Status::device_failed);
   EXPECT_TRUE(has(served.at(41), 2));
   EXPECT_TRUE(has(served.at(40), first_byte(40)));
-  EXPECT_EQ(load<Order::relaxed, Scope::system>(&served.signal().failure), 0u) << "the drive itself works";
+  EXPECT_EQ(served.failure(), Failure::none) << "the drive itself works";
 }
 
 TEST(DriveMedium, FlushesTellTheirOwner) {
@@ -337,11 +338,11 @@ TEST(DriveMedium, ADriveThatDoesNotAnswerIsGivenUp) {
       timeout_ns);
   DriveWorld& world = served.world;
   ASSERT_TRUE(device::begin_detached_load(world.device(), 50, 5));
-  while (load<Order::acquire, Scope::system>(&served.signal().failure) == 0) {
+  while (served.failure() == Failure::none) {
     EXPECT_TRUE(world.take_all().empty());
     std::this_thread::yield();
   }
-  EXPECT_EQ(load<Order::relaxed, Scope::system>(&served.signal().failure), static_cast<u32>(Failure::timed_out));
+  EXPECT_EQ(served.failure(), Failure::timed_out);
   EXPECT_TRUE(world.take_all().empty()) << "the drive may still write to the frame";
   EXPECT_EQ(world.read(51, 0), Status::device_failed) << "no command is sent any more";
   served.drive().stop();
