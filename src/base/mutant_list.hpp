@@ -215,6 +215,11 @@
   X(nvme_head_ignored, nvme, "QueueBadCompletions.*", "A submission head that cannot be is believed.")                \
   X(nvme_poll_token_kept, nvme, "Queue.*", "After a poll that finds nothing nobody takes completions.")               \
   X(nvme_mapper_takes_last_slot, nvme, "QueueMapper*", "A queue loses its last slot: no command goes to it.")         \
+  X(drive_error_ignored, nvme, "DriveMedium.*", "A page that a drive cannot read counts as read.")                    \
+  X(drive_report_lost, nvme, "DriveMedium.FlushesTell*",                                                              \
+    "A request that nobody waits for has completed, and nobody is told.")                                             \
+  X(drive_late_command_ignored, nvme, "DriveMedium.ADriveThatDoesNotAnswer*",                                         \
+    "A drive that does not answer keeps its commands for ever.")                                                      \
   X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
   X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \

@@ -32,7 +32,7 @@ constexpr u32 block_bytes = 4096;
 static_assert(block_bytes == page_size);
 // Drives that devices may get later.
 constexpr u32 spare_max = 8;
-constexpr u32 processors_per_thread = 8;
+constexpr u32 processors_per_thread = 4;
 // Looks of a thread that finds nothing, before it sleeps. It yields in between.
 constexpr u32 short_looks = 64;
 // A sleeping thread looks after the engine this often while something is in flight.
