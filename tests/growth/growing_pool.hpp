@@ -49,12 +49,23 @@ class GrowthFolder {
 // A server and one session.
 class GrowthMount {
  public:
-  explicit GrowthMount(const std::vector<std::string>& devices)
-      : server_(std::make_unique<server::PoolServer>(options(devices))) {
+  explicit GrowthMount(const std::vector<std::string>& devices) : GrowthMount(options(devices)) {}
+  explicit GrowthMount(const session::ServerOptions& options) : server_(std::make_unique<server::PoolServer>(options)) {
     server_->start();
     open();
   }
   ~GrowthMount() { close(); }
+
+  // Those of such a mount.
+  static session::ServerOptions options(const std::vector<std::string>& devices) {
+    session::ServerOptions options;
+    options.device_paths = devices;
+    options.engine = session::EngineChoice::cpu;
+    options.worker_count = 2;
+    options.commit_interval_s = 0;
+    options.cache_bytes = u64{16} << 20;
+    return options;
+  }
 
   server::PoolServer& server() { return *server_; }
   FileClient& files() { return *client_; }
@@ -81,15 +92,6 @@ class GrowthMount {
   }
 
  private:
-  static session::ServerOptions options(const std::vector<std::string>& devices) {
-    session::ServerOptions options;
-    options.device_paths = devices;
-    options.engine = session::EngineChoice::cpu;
-    options.worker_count = 2;
-    options.commit_interval_s = 0;
-    options.cache_bytes = u64{16} << 20;
-    return options;
-  }
   void open() {
     session_ = open_session();
     client_ = std::make_unique<FileClient>(*session_);
