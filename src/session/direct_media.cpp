@@ -34,8 +34,8 @@ DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memor
 void DirectMedia::use_drives(EngineAllocator& allocator, EngineAllocator& shared, u32 device_count,
                              EmulatedDriveOptions options) {
   GPU4FS_CHECK(drives_ == nullptr && controller_ == nullptr);
-  drives_ = std::make_unique<EmulatedDrives>(allocator, shared, queue_, slot_count, producer_can_wake_, device_count,
-                                             std::move(options));
+  drives_ = std::make_unique<EmulatedDrives>(DriveMemorySource{allocator, shared, producer_can_wake_},
+                                             ServedIoQueue{queue_, slot_count}, device_count, std::move(options));
 }
 
 bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {

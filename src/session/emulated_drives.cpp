@@ -182,26 +182,26 @@ const char* emulated_drive_names() {
   return nvme::profile_names;
 }
 
-EmulatedDrives::EmulatedDrives(EngineAllocator& allocator, EngineAllocator& shared, device::IoQueue* queue,
-                               u32 slot_count, bool is_host, u32 device_count, EmulatedDriveOptions options)
-    : allocator_(allocator), is_host_(is_host), options_(std::move(options)) {
+EmulatedDrives::EmulatedDrives(const DriveMemorySource& memory, const ServedIoQueue& queue, u32 device_count,
+                               EmulatedDriveOptions options)
+    : allocator_(memory.allocator), is_host_(memory.is_host), options_(std::move(options)) {
   const u32 processors = std::max(1u, std::thread::hardware_concurrency());
   thread_count_ = std::min(
       {std::max(1u, processors / processors_per_thread), std::max(1u, device_count), u32{device::io_consumer_max}});
   const u32 drive_count = std::min(device_count + spare_max, u32{device_count_max} + spare_max);
-  Pieces pieces(shared, u64{drive_count} * shared_bytes_of_drive(options_));
+  Pieces pieces(memory.shared, u64{drive_count} * shared_bytes_of_drive(options_));
   device::DriveSetup setup;
   setup.has_zeroes = true;
   setup.command_timeout_ns = options_.command_timeout_ns;
   for (u32 i = 0; i < drive_count; ++i) {
-    spare_.push_back(device::build_drive(allocator, pieces, setup, options_.queue_count, options_.queue_depth));
+    spare_.push_back(device::build_drive(allocator_, pieces, setup, options_.queue_count, options_.queue_depth));
   }
   // Everything that the engine names has a bus address; frames and pages of workers are what it names.
-  const device::DriveSet image = device::drive_set_image(shared, slot_count, {{nullptr, ~u64{0}, 0}});
-  void* const place = allocator.allocate(sizeof(device::DriveSet), cache_line);
-  allocator.copy_in(place, &image, sizeof(image));
+  const device::DriveSet image = device::drive_set_image(memory.shared, queue.slot_count, {{nullptr, ~u64{0}, 0}});
+  void* const place = allocator_.allocate(sizeof(device::DriveSet), cache_line);
+  allocator_.copy_in(place, &image, sizeof(image));
   set_ = static_cast<device::DriveSet*>(place);
-  allocator.copy_in(&queue->drives, &set_, sizeof(set_));
+  allocator_.copy_in(&queue.queue->drives, &set_, sizeof(set_));
 }
 
 EmulatedDrives::~EmulatedDrives() = default;

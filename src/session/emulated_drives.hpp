@@ -51,13 +51,22 @@ struct EngineWatch {
   std::function<bool()> has_requests;  // whether requests are in flight that nobody waits for; null: unknown
 };
 
+struct DriveMemorySource {
+  EngineAllocator& allocator;  // of the engine
+  EngineAllocator& shared;     // threads of the host access it too, at the same addresses
+  bool is_host;                // the engine's memory is the host's
+};
+
+struct ServedIoQueue {
+  device::IoQueue* queue;  // engine memory
+  u32 slot_count;
+};
+
 class EmulatedDrives {
  public:
-  // Gives the queue, which is engine memory, a set of drives. `shared`: memory that threads of the host access too.
-  // `is_host`: the engine's memory is the host's. There is room for the drives of `device_count` devices and a few
-  // more.
-  EmulatedDrives(EngineAllocator& allocator, EngineAllocator& shared, device::IoQueue* queue, u32 slot_count,
-                 bool is_host, u32 device_count, EmulatedDriveOptions options);
+  // Gives the queue a set of drives. There is room for the drives of `device_count` devices and a few more.
+  EmulatedDrives(const DriveMemorySource& memory, const ServedIoQueue& queue, u32 device_count,
+                 EmulatedDriveOptions options);
   ~EmulatedDrives();
   EmulatedDrives(const EmulatedDrives&) = delete;
   EmulatedDrives& operator=(const EmulatedDrives&) = delete;

@@ -23,9 +23,9 @@ enum class ServerPurpose { mount, recovery, check };
 // How the engine reaches the devices. `mapped`: by loads and stores. `direct`: pages of disks and of files on disk pass
 // through a page cache in engine memory, which threads of this process fill and write back past the page cache of the
 // system; memory is mapped. For tests: `staged`, through the same page cache, but from mappings, with the CPU engine;
-// `direct_everywhere`, files on tmpfs too. `emulated`: each device is behind an emulated NVMe drive, to which the engine
-// sends commands (session/emulated_drives.hpp). `automatic`: as the environment variable GPU4FS_DEVICE_ACCESS says, else
-// direct.
+// `direct_everywhere`, files on tmpfs too. `emulated`: each device is behind an emulated NVMe drive, to which the
+// engine sends commands (session/emulated_drives.hpp). `automatic`: as the environment variable GPU4FS_DEVICE_ACCESS
+// says, else direct.
 enum class DeviceAccess { automatic, mapped, staged, direct, direct_everywhere, emulated };
 
 // What a restarted mount knows about its dead engines; its status shows it.

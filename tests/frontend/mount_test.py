@@ -222,7 +222,8 @@ class Mounting(unittest.TestCase):
 
     def test_emulated_drives(self):
         """Content stays, status says how the devices are reached, and unknown drives are refused."""
-        self.refuse(1, ["'drive'", "'floppy'"], "-o", "access=emulated,drive=floppy", *self.pool.devices, self.pool.mountpoint)
+        place = self.pool.mountpoint
+        self.refuse(1, ["'drive'", "'floppy'"], "-o", "access=emulated,drive=floppy", *self.pool.devices, place)
         self.pool.mount("access=emulated,drive=100us")
         content = os.urandom(300000)
         with open(self.pool.path("f"), "wb") as file:

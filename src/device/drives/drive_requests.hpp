@@ -145,26 +145,39 @@ GPU4FS_FN inline bool exchange_signals(Drive& drive) {
   return true;
 }
 
-// Makes a drive failed that has not answered a command in time. Collective.
+struct LateLook {
+  u64 before_ns;     // a command that was submitted before is late; 0: this is not the time to look
+  bool was_watched;  // somebody has polled since the look before
+};
+
+// One rank.
+GPU4FS_FN inline LateLook claim_late_look(Drive& drive) {
+  constexpr u64 looks_per_timeout = 8;
+  constexpr u64 pause_ns_max = 1000000000;
+  const u64 now_ns = now_monotonic_ns();
+  u64 due_ns = load<Order::relaxed, Scope::engine>(&drive.next_look_ns);
+  if (exchange_signals(drive) || now_ns < due_ns || now_ns <= drive.command_timeout_ns) return {0, false};
+  const u64 next_ns = now_ns + drive.command_timeout_ns / looks_per_timeout;
+  if (!compare_exchange<Order::relaxed, Scope::engine>(&drive.next_look_ns, due_ns, next_ns)) return {0, false};
+  return {now_ns - drive.command_timeout_ns, now_ns - due_ns < pause_ns_max};
+}
+
+// Makes a drive failed that has not answered a command in time. Two looks in turn have to see late commands: after a
+// pause of the whole engine the answer may have been there all the time. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void look_for_late_commands(Group g, Drive& drive) {
-  constexpr u64 looks_per_timeout = 8;
-  const u64 now_ns = on_leader(g, [&]() -> u64 {
-    const u64 now = now_monotonic_ns();
-    u64 due_ns = load<Order::relaxed, Scope::engine>(&drive.next_look_ns);
-    if (exchange_signals(drive) || now < due_ns) return 0;
-    const u64 next_ns = now + drive.command_timeout_ns / looks_per_timeout;
-    return compare_exchange<Order::relaxed, Scope::engine>(&drive.next_look_ns, due_ns, next_ns) ? now : 0;
+  const LateLook look = on_leader(g, [&] { return claim_late_look(drive); });
+  if (look.before_ns == 0) return;
+  bool is_late = false;
+  for (u32 i = 0; i < drive.queue_count; ++i) is_late |= nvme::expired(g, *drive.queues[i], look.before_ns);
+  on_leader(g, [&] {
+    const u32 before = look.was_watched ? load<Order::relaxed, Scope::engine>(&drive.late_looks) : 0;
+    store<Order::relaxed, Scope::engine>(&drive.late_looks, is_late ? before + 1 : 0);
+    if (!is_late || before == 0) return;
+    nvme::fail(*drive.controller,
+               GPU4FS_MUTANT(drive_late_command_ignored, nvme::Failure::timed_out, nvme::Failure::none));
+    (void)exchange_signals(drive);
   });
-  if (now_ns <= drive.command_timeout_ns) return;
-  for (u32 i = 0; i < drive.queue_count; ++i) {
-    if (!nvme::expired(g, *drive.queues[i], now_ns - drive.command_timeout_ns)) continue;
-    on_leader(g, [&] {
-      nvme::fail(*drive.controller,
-                 GPU4FS_MUTANT(drive_late_command_ignored, nvme::Failure::timed_out, nvme::Failure::none));
-      (void)exchange_signals(drive);
-    });
-  }
 }
 
 // The queue that rank r looks at is number r / drive_queue_max of the connected drives.

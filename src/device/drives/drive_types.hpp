@@ -44,6 +44,7 @@ struct Drive {
   u64 command_timeout_ns;
   u64 next_look_ns;  // atomic: when somebody looks for late commands
   u64 block_count;
+  u32 late_looks;   // atomic: looks in turn that have seen late commands
   u32 queue_count;  // from 1 on; pages that are written behind go to the last one
   u32 namespace_id;
   u32 block_shift;        // log2 of the bytes of a block
