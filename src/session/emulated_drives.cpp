@@ -31,7 +31,7 @@ using nvme::StatusCode;
 constexpr u32 block_bytes = 4096;
 static_assert(block_bytes == page_size);
 // Drives that devices may get later.
-constexpr u32 spare_max = 8;
+constexpr u32 spare_max = 32;
 constexpr u32 processors_per_thread = 4;
 // Looks of a thread that finds nothing, before it sleeps. It yields in between.
 constexpr u32 short_looks = 64;
@@ -206,11 +206,19 @@ EmulatedDrives::EmulatedDrives(const DriveMemorySource& memory, const ServedIoQu
 
 EmulatedDrives::~EmulatedDrives() = default;
 
-void EmulatedDrives::connect(u32 device, const block::BlockMedium& medium) {
-  GPU4FS_CHECK_LT(device, device_count_max);
-  if (spare_.empty()) throw device::DeviceError(medium.path() + ": no emulated drive is left", ENOSPC);
-  const device::BuiltDrive built = std::move(spare_.back());
-  spare_.pop_back();
+void EmulatedDrives::publish(u32 device, device::Drive* drive) {
+  connected_ |= u64{1} << device;
+  if (is_host_) {
+    store<Order::release, Scope::engine>(&set_->drives[device], drive);
+    store<Order::release, Scope::engine>(&set_->connected, connected_);
+  } else {
+    allocator_.copy_in(&set_->drives[device], &drive, sizeof(drive));
+    allocator_.copy_in(&set_->connected, &connected_, sizeof(connected_));
+  }
+}
+
+std::unique_ptr<EmulatedDrives::Connected> EmulatedDrives::serve_by(u32 device, const block::BlockMedium& medium,
+                                                                    const device::BuiltDrive& built) {
   auto connected = std::make_unique<Connected>();
   connected->medium = std::make_unique<Medium>(backend_, device, medium);
   connected->signal = built.signal;
@@ -227,22 +235,28 @@ void EmulatedDrives::connect(u32 device, const block::BlockMedium& medium) {
         return carried->carry_out(entry);
       },
       options_.order_seed);
-  // Nobody uses the drive before the engine knows it.
-  const u64 block_count = medium.size_bytes() / block_bytes;
-  const u32 has_deallocate = medium.can_discard() ? 1 : 0;
-  allocator_.copy_in(&built.drive->block_count, &block_count, sizeof(block_count));
-  allocator_.copy_in(&built.drive->has_deallocate, &has_deallocate, sizeof(has_deallocate));
+  return connected;
+}
+
+void EmulatedDrives::connect(u32 device, const block::BlockMedium& medium) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  std::unique_ptr<Connected> connected;
+  device::Drive* drive = nullptr;
+  if (!spare_.empty()) {
+    const device::BuiltDrive built = std::move(spare_.back());
+    spare_.pop_back();
+    connected = serve_by(device, medium, built);
+    drive = built.drive;
+    // Nobody uses the drive before the engine knows it.
+    const u64 block_count = medium.size_bytes() / block_bytes;
+    const u32 has_deallocate = medium.can_discard() ? 1 : 0;
+    allocator_.copy_in(&drive->block_count, &block_count, sizeof(block_count));
+    allocator_.copy_in(&drive->has_deallocate, &has_deallocate, sizeof(has_deallocate));
+  }
   Connected* const before = by_device_[device].exchange(connected.get(), std::memory_order_acq_rel);
   if (before != nullptr) before->drive->stop();
-  all_.push_back(std::move(connected));
-  connected_ |= u64{1} << device;
-  if (is_host_) {
-    store<Order::release, Scope::engine>(&set_->drives[device], built.drive);
-    store<Order::release, Scope::engine>(&set_->connected, connected_);
-  } else {
-    allocator_.copy_in(&set_->drives[device], &built.drive, sizeof(built.drive));
-    allocator_.copy_in(&set_->connected, &connected_, sizeof(connected_));
-  }
+  if (connected != nullptr) all_.push_back(std::move(connected));
+  publish(device, drive);
 }
 
 void EmulatedDrives::start(device::IoQueueShared& shared, block::Controller& backend, EngineWatch watch) {

@@ -72,7 +72,7 @@ class EmulatedDrives {
   EmulatedDrives& operator=(const EmulatedDrives&) = delete;
 
   // The device gets a new drive, whose medium this is; it outlives the object. Nothing is in flight for the drive
-  // before. DeviceError: there is no room for another one.
+  // before. If there is no room for another one, all requests of the device end as device_failed.
   void connect(u32 device, const block::BlockMedium& medium);
 
   // Once, when drives have been connected. Commands are carried out by calls of `backend`, which outlives the threads.
@@ -93,6 +93,8 @@ class EmulatedDrives {
     device::DriveSignal* signal;
   };
 
+  std::unique_ptr<Connected> serve_by(u32 device, const block::BlockMedium& medium, const device::BuiltDrive& built);
+  void publish(u32 device, device::Drive* drive);
   bool serve_once(u32 thread);
   bool is_idle(u32 thread) const;
   void answer_failure(Connected& connected);

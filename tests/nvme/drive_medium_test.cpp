@@ -351,6 +351,16 @@ TEST(DriveMedium, ADriveThatDoesNotAnswerIsGivenUp) {
   EXPECT_EQ(world.read(50, 0), Status::device_failed);
 }
 
+TEST(DriveMedium, AStoppedDriveHasNothingToDo) {
+  ServedWorld served(8);
+  EXPECT_EQ(served.world.read(1, first_byte(1)), Status::ok);
+  served.drive().stop();
+  ASSERT_TRUE(device::begin_detached_load(served.world.device(), 2, 4));
+  EXPECT_TRUE(served.drive().is_idle()) << "its threads end although a command was shown";
+  EXPECT_FALSE(served.drive().is_in_use());
+  EXPECT_TRUE(served.world.take_all().empty());
+}
+
 // Memory of a bus, as engine memory.
 class BusAllocator final : public EngineAllocator {
  public:

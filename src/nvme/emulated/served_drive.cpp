@@ -101,7 +101,7 @@ u32 ServedDrive::post(u64 now_ns) {
 
 ServedDrive::Step ServedDrive::step() {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (is_stopped_) return {};
+  if (is_stopped_.load(std::memory_order_relaxed)) return {};
   Step step;
   for (u32 i = 0; i < queues_.size(); ++i) step.taken += take(i);
   step.completed = post(pending_.empty() ? 0 : now_monotonic_ns());
@@ -109,6 +109,7 @@ ServedDrive::Step ServedDrive::step() {
 }
 
 bool ServedDrive::is_idle() const {
+  if (is_stopped_.load(std::memory_order_acquire)) return true;
   if (pending_count_.load(std::memory_order_relaxed) != 0) return false;
   for (u32 i = 0; i < queues_.size(); ++i) {
     const ServedQueue& memory = queues_[i].memory;
@@ -120,6 +121,7 @@ bool ServedDrive::is_idle() const {
 }
 
 bool ServedDrive::is_in_use() const {
+  if (is_stopped_.load(std::memory_order_acquire)) return false;
   for (const Queue& queue : queues_) {
     const u32 tail = load<Order::acquire, Scope::system>(queue.memory.submission_doorbell);
     if (tail != load<Order::acquire, Scope::system>(queue.memory.completion_doorbell)) return true;
@@ -129,7 +131,7 @@ bool ServedDrive::is_in_use() const {
 
 void ServedDrive::stop() {
   const std::lock_guard<std::mutex> guard(mutex_);
-  is_stopped_ = true;
+  is_stopped_.store(true, std::memory_order_release);
   pending_ = {};
   pending_count_.store(0, std::memory_order_relaxed);
 }

@@ -47,9 +47,9 @@ class ServedDrive {
   // Takes commands, carries them out, and posts completions that are due. Never waits.
   Step step();
 
-  // Whether there is nothing to do until a doorbell rings. Any thread.
+  // Whether there is nothing to do until a doorbell rings, or for ever after stop(). Any thread.
   bool is_idle() const;
-  // Whether a command was shown whose completion the host has not taken. Any thread.
+  // Whether a command was shown whose completion the host has not taken, before stop(). Any thread.
   bool is_in_use() const;
 
   // When this returns, the drive touches no memory of the host any more. Any thread.
@@ -82,7 +82,7 @@ class ServedDrive {
   bool is_random_;
   std::mt19937 random_;
   std::mutex mutex_;
-  bool is_stopped_ = false;
+  std::atomic<bool> is_stopped_{false};
   u64 number_ = 0;
   u64 bandwidth_free_ns_ = 0;
   std::priority_queue<Pending, std::vector<Pending>, std::greater<>> pending_;
