@@ -116,7 +116,10 @@ GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot
     const bool is_in = reinterpret_cast<u64>(prepared.queue) == chosen;
     const nvme::RankCommand command{prepared.entry, slot, is_in};
     const nvme::SubmitResult result =
-        nvme::submit(g, *reinterpret_cast<nvme::VirtualQueue*>(chosen), command, visit, [] { backoff(1000); });
+        nvme::submit(g, *reinterpret_cast<nvme::VirtualQueue*>(chosen), command, visit, [&] {
+          ring(queue);
+          backoff(1000);
+        });
     if (result == nvme::SubmitResult::failed) {
       detail::complete_slot(queue, slot, Status::device_failed, &completed);
     }
@@ -206,6 +209,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 poll_drives(Group g, IoQueue& queue, bool tells) {
     for (u32 left = g.ballot(mine != nullptr && nvme::looks_ready(*mine)); left != 0; left &= left - 1) {
       const u64 chosen = g.shuffle(reinterpret_cast<u64>(mine), count_trailing_zeros(left));
       count += nvme::poll(g, *reinterpret_cast<nvme::VirtualQueue*>(chosen), visit);
+      // A poll may show the drive commands of lanes that found the tail taken, and that have rung already.
+      on_leader(g, [&] { ring(queue); });
     }
   }
   if (count == 0) {
