@@ -60,7 +60,7 @@ raid-matrix: setup-cpu
 # mapped. Left out are those that check what only mapped devices have: errors of writes that are known at once, reads of
 # data without locks, damage of the medium that is seen behind a valid frame, and repairs that outlive a crash before a
 # flush.
-STAGED_LEFT_OUT := ^check[.]|packaging|programs|xfstests|tools.compare|^staged|^direct|^(base|bench|format|wire|nvme|block)|nth_error
+STAGED_LEFT_OUT := ^check[.]|packaging|programs|xfstests|tools.compare|^staged|^direct|^emulated|^(base|bench|format|wire|nvme|block)|nth_error
 STAGED_LEFT_OUT := $(STAGED_LEFT_OUT)|optimistic_reads|relocation.target_error|warp_pauses|scrub.scrub|raid_matrix
 .PHONY: staged-matrix
 staged-matrix: setup-cpu

@@ -133,6 +133,12 @@ function(gpu4fs_register_system_test name source)
     set_tests_properties(${GPU4FS_TEST_PREFIX}direct.${name} PROPERTIES
       ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=direct")
   endif()
+  # The same on emulated NVMe drives.
+  if(NOT GPU4FS_SANITIZE AND name MATCHES "^(sim.simulate|recovery.log_recovery|growth.reshape|crash.write_order)$")
+    gpu4fs_register_test(emulated.${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
+    set_tests_properties(${GPU4FS_TEST_PREFIX}emulated.${name} PROPERTIES
+      ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=emulated")
+  endif()
 endfunction()
 
 file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true

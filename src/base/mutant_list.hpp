@@ -48,8 +48,6 @@
     "Freed pages that the durable checkpoint refers to are given out.")                                               \
   X(freed_pages_reused_early, space, "SpaceModel.*:SpaceFree.*",                                                      \
     "Pages freed behind the snapshot are given out when that checkpoint, which refers to them, is published.")        \
-  X(trimmed_before_durable, system, "*TrimCrashes.LeaveAllThatIsDurable/*",                                           \
-    "Regions are punched or discarded before the checkpoint is durable that frees their pages.")                      \
   X(trimmed_frames_stay_dirty, system, "*Discard.NothingIsWrittenToADiscardedRegion/*",                               \
     "Frames of the page cache with bytes of a discarded region are written to it afterwards.")                        \
   X(discard_rounded_outwards, block, "DiscardUnits.*", "A discard reaches beyond its range.")                         \
@@ -220,6 +218,11 @@
   X(nvme_head_ignored, nvme, "QueueBadCompletions.*", "A submission head that cannot be is believed.")                \
   X(nvme_poll_token_kept, nvme, "Queue.*", "After a poll that finds nothing nobody takes completions.")               \
   X(nvme_mapper_takes_last_slot, nvme, "QueueMapper*", "A queue loses its last slot: no command goes to it.")         \
+  X(drive_error_ignored, nvme, "DriveMedium.*", "A page that a drive cannot read counts as read.")                    \
+  X(drive_report_lost, nvme, "DriveMedium.FlushesTell*",                                                              \
+    "A request that nobody waits for has completed, and nobody is told.")                                             \
+  X(drive_late_command_ignored, nvme, "DriveMedium.ADriveThatDoesNotAnswer*",                                         \
+    "A drive that does not answer keeps its commands for ever.")                                                      \
   X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
   X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \

@@ -32,6 +32,7 @@ DrivePool::DrivePool(const DrivePoolOptions& options) {
   server.device_paths = options.paths;
   server.engine = options.engine;
   server.device_access = options.access;
+  server.drives = options.drives;
   server.page_cache_bytes = options.page_cache_bytes;
   server.commit_interval_s = options.commit_interval_s;
   server_ = std::make_unique<server::PoolServer>(server);

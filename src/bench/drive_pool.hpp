@@ -18,6 +18,7 @@ struct DrivePoolOptions {
   std::string profile = "single";
   session::EngineChoice engine = session::EngineChoice::cpu;
   session::DeviceAccess access = session::DeviceAccess::direct;
+  session::EmulatedDriveOptions drives = {};  // with emulated access
   u64 page_cache_bytes = u64{64} << 20;
   unsigned commit_interval_s = 0;  // 0: checkpoints happen only when a sync requests them
 };

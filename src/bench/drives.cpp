@@ -62,30 +62,48 @@ void check_drive_folder(const std::string& folder) {
   const OpenFile file(own.path() + "/direct", O_RDWR | O_CREAT | O_DIRECT);  // says if it cannot
 }
 
+namespace {
+
+void run_part(DrivesContext& context, const DrivePart& part) {
+  report_part(part.name);
+  try {
+    part.run(context);
+  } catch (const std::exception& error) {
+    context.result.left_out.push_back(fmt::format("{}: {}", part.name, error.what()));
+  }
+}
+
+}  // namespace
+
 void run_drive_parts(DrivesContext& context, const std::vector<std::string>& only) {
   for (const DrivePart& part : drive_parts) {
-    if (!only.empty() && std::find(only.begin(), only.end(), part.name) == only.end()) continue;
-    report_part(part.name);
-    try {
-      part.run(context);
-    } catch (const std::exception& error) {
-      context.result.left_out.push_back(fmt::format("{}: {}", part.name, error.what()));
-    }
+    if (only.empty() || std::find(only.begin(), only.end(), part.name) != only.end()) run_part(context, part);
   }
+}
+
+void run_emulated_parts(DrivesContext& context) {
+  run_part(context, {"emulated", bench_drive_emulated});
 }
 
 int bench_drives(const BenchDrivesOptions& options) {
   const bool is_on_gpu = options.engine == "cuda";
   const std::string problem = is_on_gpu ? gpu_problem() : "";
   if (!problem.empty()) throw std::runtime_error("engine cuda: " + problem);
-  const std::string folder = options.folder.empty() ? std::filesystem::current_path().string() : options.folder;
-  check_drive_folder(folder);
+  const bool is_emulated = options.access == "emulated";
+  const std::string standard = is_emulated ? "/dev/shm" : std::filesystem::current_path().string();
+  const std::string folder = options.folder.empty() ? standard : options.folder;
+  if (!is_emulated) check_drive_folder(folder);
   BenchResult result = new_result("drives", options.engine, options.quick);
   const DrivesScale scale = options.quick ? DrivesScale::quick() : DrivesScale::full();
   const std::unique_ptr<DrivePeer> peer = new_drive_peer(options.peer);
-  DrivesContext context{folder, scale, *peer, result,
-                        is_on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu};
-  run_drive_parts(context, options.only);
+  DrivesContext context{
+      folder,       scale, *peer, result, is_on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu,
+      options.drive};
+  if (is_emulated) {
+    run_emulated_parts(context);
+  } else {
+    run_drive_parts(context, options.only);
+  }
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);
   return result.left_out.empty() ? 0 : 8;

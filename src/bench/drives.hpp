@@ -57,6 +57,7 @@ struct DrivesContext {
   const DrivePeer& peer;
   BenchResult& result;
   session::EngineChoice engine = session::EngineChoice::cpu;
+  std::string drive = "p5800x";  // profile of emulated drives
 };
 
 // Bandwidth of a file, and the CPU time that it takes.
@@ -71,6 +72,9 @@ void bench_drive_raid(DrivesContext& context);
 // Reads from the page cache of the pool.
 void bench_drive_hits(DrivesContext& context);
 
+// Pools on emulated NVMe drives, compared with the driver alone; the folder is in memory.
+void bench_drive_emulated(DrivesContext& context);
+
 // Throws std::runtime_error if files of the folder are memory or cannot be accessed directly.
 void check_drive_folder(const std::string& folder);
 // "ext4", or a number.
@@ -78,5 +82,7 @@ std::string file_system_name(const std::string& folder);
 
 // One after the other, each named in standard error; a part that fails is left out. `only`: names of parts, empty: all.
 void run_drive_parts(DrivesContext& context, const std::vector<std::string>& only);
+// The same for pools on emulated drives.
+void run_emulated_parts(DrivesContext& context);
 
 }  // namespace gpu4fs::bench

@@ -30,6 +30,10 @@ void add_drives_options(cli::CommandLine& line) {
   cli::CommandLine drives =
       line.subcommand("drives", "measure pools on files and block devices of a disk, accessed directly");
   drives.option("--engine", drives_options.engine, "cpu or cuda").one_of({"cpu", "cuda"});
+  drives.option("--access", drives_options.access, "direct, or emulated: pools on emulated NVMe drives in memory")
+      .one_of({"direct", "emulated"});
+  drives.option("--drive", drives_options.drive,
+                "Emulated drives: unlimited, p5800x, 980pro, pm1735 or a latency like 10us");
   drives.option("--folder", drives_options.folder, "Where all files are made, on a disk; default: the current folder");
   drives.option("--peer", drives_options.peer, "fio, or bare: a loop of this program; default fio if it is installed")
       .one_of({"auto", "fio", "bare"});

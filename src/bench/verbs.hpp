@@ -62,8 +62,10 @@ int bench_nvme(const BenchNvmeOptions& options);
 // Pools on files and block devices of a disk.
 struct BenchDrivesOptions {
   std::string engine = "cpu";
-  std::string folder;         // on a disk, default: the current one
-  std::string peer = "auto";  // fio, or bare: a loop of this program; auto: fio if it is installed
+  std::string access = "direct";  // emulated: on emulated NVMe drives in memory
+  std::string drive = "p5800x";   // profile of emulated drives
+  std::string folder;             // on a disk, default: the current one; of emulated drives: /dev/shm
+  std::string peer = "auto";      // fio, or bare: a loop of this program; auto: fio if it is installed
   std::string output;
   bool quick = false;
   std::vector<std::string> only;  // parts to run; empty: all

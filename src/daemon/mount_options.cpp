@@ -64,8 +64,16 @@ void apply_access(MountOptions& options, const Option& option) {
     options.server.device_access = session::DeviceAccess::mapped;
   } else if (option.value == "direct") {
     options.server.device_access = session::DeviceAccess::direct;
+  } else if (option.value == "emulated") {
+    options.server.device_access = session::DeviceAccess::emulated;
   } else {
-    throw MountUsageError(fmt::format("option 'access' is mapped or direct, not '{}'", option.value));
+    throw MountUsageError(fmt::format("option 'access' is mapped, direct or emulated, not '{}'", option.value));
+  }
+}
+
+void apply_drive(MountOptions& options, const Option& option) {
+  if (!session::choose_drives(std::string(option.value), &options.server.drives)) {
+    throw MountUsageError(fmt::format("option 'drive' is {}, not '{}'", session::emulated_drive_names(), option.value));
   }
 }
 
@@ -134,6 +142,7 @@ constexpr Rule rules[] = {
     {"cache", true, apply_size<&session::ServerOptions::cache_bytes>},
     {"page_cache", true, apply_size<&session::ServerOptions::page_cache_bytes>},
     {"access", true, apply_access},
+    {"drive", true, apply_drive},
     {"discard", false,
      [](MountOptions& options, const Option&) { options.server.discard = session::DiscardScope::all; }},
     {"nodiscard", false,

@@ -106,7 +106,8 @@ void add_devices(JsonWriter& json, const ControlContext& context, const session:
     json.add("write_errors", health.record.write_errors[i]);
     const bool is_mapped = context.mounted.setup.files[i].is_mapped();
     json.add("flush_errors", is_mapped ? context.upcalls.flush_errors(i) : u64{health.record.flush_errors[i]});
-    json.add("access", is_mapped ? "mapped" : "direct");
+    const session::DirectMedia* const direct = context.mounted.setup.direct.get();
+    json.add("access", is_mapped ? "mapped" : direct != nullptr && direct->has_drives() ? "emulated" : "direct");
     json.end();
   }
   json.end();

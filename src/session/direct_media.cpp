@@ -11,6 +11,7 @@
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
+#include "session/drive_backend.hpp"
 
 namespace gpu4fs::session {
 namespace {
@@ -35,6 +36,13 @@ DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memor
       shared_(static_cast<device::IoQueueShared*>(memory.host)),
       producer_can_wake_(producer_can_wake),
       media_(device_count_max) {}
+
+void DirectMedia::use_drives(EngineAllocator& allocator, EngineAllocator& shared, u32 device_count,
+                             EmulatedDriveOptions options) {
+  GPU4FS_CHECK(drives_ == nullptr && controller_ == nullptr);
+  drives_ = std::make_unique<EmulatedDrives>(DriveMemorySource{allocator, shared, producer_can_wake_},
+                                             ServedIoQueue{queue_, slot_count}, device_count, std::move(options));
+}
 
 bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
   if (file.is_absent() || file.descriptor() < 0) return false;
@@ -74,6 +82,7 @@ void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
     }
     controller_->set_medium(device, medium.get());
   }
+  if (drives_ != nullptr && medium != nullptr) drives_->connect(device, *medium);
   std::swap(media_[device], medium);
   if (medium != nullptr) retired_.push_back(std::move(medium));
 }
@@ -82,13 +91,15 @@ bool DirectMedia::close(u32 device, u64 timeout_ms) {
   GPU4FS_CHECK_LT(device, media_.size());
   if (media_[device] == nullptr) return true;
   if (!await_quiet(device, timeout_ms)) return false;
+  // The thread of an emulated drive uses its medium until the end.
+  if (drives_ != nullptr) return true;
   controller_->forget_medium(device);
   media_[device]->close();
   retired_.push_back(std::move(media_[device]));
   return true;
 }
 
-void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports) {
+void DirectMedia::start(std::vector<block::MemoryRange> memory, EngineWatch watch) {
   GPU4FS_CHECK(controller_ == nullptr);
   std::vector<const block::BlockMedium*> media;
   for (const auto& medium : media_) {
@@ -96,9 +107,13 @@ void DirectMedia::start(std::vector<block::MemoryRange> memory, std::function<vo
     if (is_buffered(medium.get()))
       remarks_ += fmt::format("; through the page cache of the kernel: {}", medium->path());
   }
+  if (drives_ != nullptr) {
+    controller_ = std::make_unique<DriveBackend>(*shared_, media, *drives_, std::move(watch));
+    return;
+  }
   block::ControllerOptions options;
   options.memory = std::move(memory);
-  options.on_reports = std::move(on_reports);
+  options.on_reports = std::move(watch.wake);
   controller_ = block::start_controller(*shared_, media, std::move(options));
   if (!producer_can_wake_ || !controller_->carries_out_now()) return;
   // Producers are threads of this process, so the queue is in its memory.

@@ -1,6 +1,7 @@
 // The media of devices that are not mapped, with the threads that read and write them. Host only.
 //
-// The engine puts requests into an I/O queue (device/queue/io_queue_types.hpp), which a controller serves.
+// The engine puts requests into an I/O queue (device/queue/io_queue_types.hpp), which a controller serves. Or each
+// medium is behind a drive (session/emulated_drives.hpp), and the engine sends commands.
 #pragma once
 
 #include <functional>
@@ -15,6 +16,7 @@
 #include "device/memory/mapped_file.hpp"
 #include "device/queue/io_consumer.hpp"
 #include "device/queue/io_queue_build.hpp"
+#include "session/emulated_drives.hpp"
 
 namespace gpu4fs::session {
 
@@ -28,6 +30,10 @@ class DirectMedia {
   DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memory, bool producer_can_wake);
   DirectMedia(const DirectMedia&) = delete;
   DirectMedia& operator=(const DirectMedia&) = delete;
+
+  // Before the first medium: all media will be behind drives of this kind. `shared`: memory that threads of the host
+  // access too; `device_count`: how many there are now.
+  void use_drives(EngineAllocator& allocator, EngineAllocator& shared, u32 device_count, EmulatedDriveOptions options);
 
   // Whether a controller accesses the medium. `everywhere`: files on tmpfs too. hugetlbfs has no calls that write, and
   // anonymous memory has no file.
@@ -47,9 +53,9 @@ class DirectMedia {
   // this time something still is.
   bool await_quiet(u32 device, u64 timeout_ms) const;
 
-  // Once, when media have been set. `memory`: of most requests. `on_reports`: see block::ControllerOptions.
+  // Once, when media have been set. `memory`: of most requests. `watch.wake`: see block::ControllerOptions::on_reports.
   // DeviceError.
-  void start(std::vector<block::MemoryRange> memory, std::function<void()> on_reports);
+  void start(std::vector<block::MemoryRange> memory, EngineWatch watch);
 
   // Waits until nothing is in flight; requests that are submitted later are not carried out. Any thread.
   void stop() {
@@ -68,6 +74,7 @@ class DirectMedia {
   device::IoQueue* queue() { return queue_; }  // engine memory
   // What serves the queue: one line for people.
   std::string describe() const { return controller_->describe() + remarks_; }
+  bool has_drives() const { return drives_ != nullptr; }
   block::IoStatistics statistics() const { return controller_->statistics(); }
   // CPU time of the threads that serve the queue.
   double cpu_seconds() const { return controller_->cpu_seconds(); }
@@ -80,6 +87,7 @@ class DirectMedia {
   bool producer_can_wake_;
   std::vector<std::unique_ptr<block::BlockMedium>> media_;    // by device, null: it is mapped
   std::vector<std::unique_ptr<block::BlockMedium>> retired_;  // of devices that were replaced
+  std::unique_ptr<EmulatedDrives> drives_;                    // null: the controller serves the queue
   std::unique_ptr<block::Controller> controller_;
   std::string remarks_;  // as of the start
 };

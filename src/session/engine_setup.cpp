@@ -14,6 +14,7 @@
 
 #include "base/mutant.hpp"
 #include "base/random.hpp"
+#include "device/staged/detached_io.hpp"
 #include "device/staged/staged_build.hpp"
 #include "engine/engine_build.hpp"
 #include "engine/wake.hpp"
@@ -64,7 +65,13 @@ Status status_of(const device::DeviceError& error) {
 }
 
 bool is_direct(DeviceAccess access) {
-  return access == DeviceAccess::direct || access == DeviceAccess::direct_everywhere;
+  return access == DeviceAccess::direct || access == DeviceAccess::direct_everywhere ||
+         access == DeviceAccess::emulated;
+}
+
+// Whether files on tmpfs are accessed directly too.
+bool is_everywhere(DeviceAccess access) {
+  return access == DeviceAccess::direct_everywhere || access == DeviceAccess::emulated;
 }
 
 void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string>& warnings) {
@@ -225,7 +232,7 @@ struct EngineShape {
 DeviceAccess decide_access(DeviceAccess wanted, const EngineSetup& setup) {
   const DeviceAccess access = resolve_access(wanted);
   if (!is_direct(access)) return access;
-  const bool everywhere = access == DeviceAccess::direct_everywhere;
+  const bool everywhere = is_everywhere(access);
   const bool has_some = std::any_of(setup.files.begin(), setup.files.end(), [&](const device::MappedFile& file) {
     return DirectMedia::serves(file, everywhere);
   });
@@ -236,14 +243,14 @@ DeviceAccess decide_access(DeviceAccess wanted, const EngineSetup& setup) {
 void leave_to_direct_access(const EngineSetup& setup, DeviceAccess access, pool::OpenedPool& pool) {
   if (!is_direct(access)) return;
   for (u32 i = 0; i < setup.files.size(); ++i) {
-    if (!DirectMedia::serves(setup.files[i], access == DeviceAccess::direct_everywhere)) continue;
+    if (!DirectMedia::serves(setup.files[i], is_everywhere(access))) continue;
     pool.devices[i].file.leave_locked_file();
   }
 }
 
 // Bytes of the page cache if nothing else is asked for. Tests get few frames, so that pages leave them.
 u64 standard_page_cache_bytes(const ServerOptions& options, const pool::OpenedPool& pool) {
-  if (options.device_access != DeviceAccess::direct) return 0;
+  if (options.device_access != DeviceAccess::direct && options.device_access != DeviceAccess::emulated) return 0;
   if (options.purpose != ServerPurpose::mount) return page_cache_default_min;
   u64 pool_bytes = 0;
   for (const pool::OpenedDevice& device : pool.devices) pool_bytes += device.file.size_bytes();
@@ -316,17 +323,20 @@ class SharedMemory final : public EngineAllocator {
 };
 
 // `shared`: of the queue.
-void open_directly(EngineSetup& setup, EngineAllocator& shared, bool producer_can_wake) {
+void open_directly(const ServerOptions& options, EngineSetup& setup, EngineAllocator& shared, bool producer_can_wake) {
   void* const queue = shared.allocate(device::io_queue_shared_bytes(DirectMedia::slot_count), cache_line);
   setup.direct =
       std::make_unique<DirectMedia>(setup.allocator(), device::IoQueueMemory{queue, queue}, producer_can_wake);
+  if (options.device_access == DeviceAccess::emulated) {
+    setup.direct->use_drives(setup.allocator(), shared, static_cast<u32>(setup.files.size()), options.drives);
+  }
   for (u32 i = 0; i < setup.files.size(); ++i) setup.prepare_access(i, setup.files[i]);
 }
 
 // The threads run before the engine does.
-void start_direct_media(EngineSetup& setup, std::function<void()> on_reports) {
+void start_direct_media(EngineSetup& setup, EngineWatch watch) {
   const cache::Cache& frames = setup.staged_image.cache;
-  setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}}, std::move(on_reports));
+  setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}}, std::move(watch));
 }
 
 void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
@@ -335,7 +345,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
-  if (is_direct(options.device_access)) open_directly(setup, *setup.heap, true);
+  if (is_direct(options.device_access)) open_directly(options, setup, *setup.heap, true);
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
   // A check gets its chunks one by one, so its behaviour is the same with every engine.
@@ -346,7 +356,8 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
                                        {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
                                         page_cache_frames(options, pool, workers + staged_lender_max)});
   if (setup.direct != nullptr) {
-    start_direct_media(setup, [built] { engine::wake_workers(*built, 1); });
+    start_direct_media(setup, {[built] { engine::wake_workers(*built, 1); },
+                               [staged = setup.staged] { return device::has_detached(*staged); }});
   }
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
@@ -358,7 +369,7 @@ std::string find_gpu_obstacle(const EngineSetup& setup, DeviceAccess access) {
   if (!gpu.available) return gpu.reason;
   for (const device::MappedFile& file : setup.files) {
     if (file.is_absent()) continue;
-    if (is_direct(access) && DirectMedia::serves(file, access == DeviceAccess::direct_everywhere)) continue;
+    if (is_direct(access) && DirectMedia::serves(file, is_everywhere(access))) continue;
     const device::GpuRegistration registration = file.gpu_registration();
     if (!registration.possible) return registration.reason;
   }
@@ -385,14 +396,14 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
   const engine::EngineConfig config = engine::cuda_engine_config(cuda);
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
   SharedMemory shared(*setup.gpu);
-  if (is_direct(options.device_access)) open_directly(setup, shared, false);
+  if (is_direct(options.device_access)) open_directly(options, setup, shared, false);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
   engine::Engine* built =
       build_engine(*setup.gpu, options, pool, setup,
                    {config, memory_sizes(options, gpu_memory_least, config.worker_count), false,
                     page_cache_frames(options, pool, engine::worker_memory_count(config)), &shared});
   if (setup.direct != nullptr) {
-    start_direct_media(setup, nullptr);
+    start_direct_media(setup, {});
     cuda.on_running = [direct = setup.direct.get()](bool runs) { direct->set_must_poll(runs); };
   }
   setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
@@ -436,8 +447,9 @@ DeviceAccess resolve_access(DeviceAccess access) {
   if (std::strcmp(wanted, "mapped") == 0) return DeviceAccess::mapped;
   if (std::strcmp(wanted, "staged") == 0) return DeviceAccess::staged;
   if (std::strcmp(wanted, "direct") == 0) return DeviceAccess::direct_everywhere;
+  if (std::strcmp(wanted, "emulated") == 0) return DeviceAccess::emulated;
   throw pool::PoolError(Status::invalid_argument,
-                        fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped, staged or direct", wanted));
+                        fmt::format("GPU4FS_DEVICE_ACCESS={}: it must be mapped, staged, direct or emulated", wanted));
 }
 
 bool EngineSetup::accesses_directly(const device::MappedFile& file) const {
@@ -453,7 +465,7 @@ Status EngineSetup::reach(const device::MappedFile& file, u64 offset, u64 length
 }
 
 std::string EngineSetup::access_text() const {
-  if (direct != nullptr) return "direct, by " + direct->describe();
+  if (direct != nullptr) return (direct->has_drives() ? "" : "direct, by ") + direct->describe();
   return staged != nullptr ? "by copies of their mappings" : "mapped";
 }
 
@@ -463,6 +475,7 @@ device::Device EngineSetup::device(u32 index) const {
   if (staged == nullptr || (direct != nullptr && files[index].is_mapped())) return device;
   device.kind = device::DeviceKind::staged;
   device.staged = staged;
+  if (direct != nullptr && direct->has_drives() && device.read_only == 0) device.needs_flush = 1;
   return device;
 }
 
@@ -490,7 +503,7 @@ EngineSetup set_up_engine(const ServerOptions& wanted, pool::OpenedPool& pool) {
   try {
     setup.files = map_devices(pool, options);
     options.device_access = decide_access(options.device_access, setup);
-    setup.is_direct_everywhere = options.device_access == DeviceAccess::direct_everywhere;
+    setup.is_direct_everywhere = is_everywhere(options.device_access);
     leave_to_direct_access(setup, options.device_access, pool);
     if (options.engine == EngineChoice::cpu) {
       setup.reason = "as asked for";

@@ -7,6 +7,7 @@
 
 #include "base/types.hpp"
 #include "pool/lock_wait.hpp"
+#include "session/emulated_drives.hpp"
 
 namespace gpu4fs::session {
 
@@ -22,9 +23,10 @@ enum class ServerPurpose { mount, recovery, check };
 // How the engine reaches the devices. `mapped`: by loads and stores. `direct`: pages of disks and of files on disk pass
 // through a page cache in engine memory, which threads of this process fill and write back past the page cache of the
 // system; memory is mapped. For tests: `staged`, through the same page cache, but from mappings, with the CPU engine;
-// `direct_everywhere`, files on tmpfs too. `automatic`: as the environment variable GPU4FS_DEVICE_ACCESS says, else
-// direct.
-enum class DeviceAccess { automatic, mapped, staged, direct, direct_everywhere };
+// `direct_everywhere`, files on tmpfs too. `emulated`: each device is behind an emulated NVMe drive, to which the
+// engine sends commands (session/emulated_drives.hpp). `automatic`: as the environment variable GPU4FS_DEVICE_ACCESS
+// says, else direct.
+enum class DeviceAccess { automatic, mapped, staged, direct, direct_everywhere, emulated };
 
 // Which devices are told of free space. `memory`: those whose pages lie in memory (tmpfs), which returns to the system.
 // `all`: also disks and files on disk that are accessed directly.
@@ -46,6 +48,7 @@ struct ServerOptions {
   unsigned commit_interval_s = 5;  // longest time until a change becomes durable by itself; 0: never
   DiscardScope discard = DiscardScope::memory;
   DeviceAccess device_access = DeviceAccess::automatic;
+  EmulatedDriveOptions drives;    // of emulated drives
   u64 page_cache_bytes = 0;       // of devices that are not mapped; 0: depending on the memory
   u64 cache_bytes = 0;            // metadata pages held in engine memory; 0: depending on the memory
   bool ignore_log = false;        // read-only: the pool as of its newest checkpoint

@@ -19,7 +19,6 @@
 #pragma once
 
 #include "base/bits.hpp"
-#include "base/mutant.hpp"
 #include "base/status.hpp"
 #include "raid/device_loss.hpp"
 #include "space/freeze.hpp"
@@ -105,18 +104,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(SpaceState& state, ChunkSt
   return taken;
 }
 
-// For a mutant: with the regions before the run that have no page in use. The durable checkpoint may have pages there.
-GPU4FS_FN GPU4FS_NOINLINE inline TrimRun with_unused_before(const ChunkState& chunk, TrimRun run) {
-  for (; run.first != 0; --run.first, ++run.count) {
-    u64 used = 0;
-    for (u32 w = 0; w < region_words; ++w) {
-      used |= load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[(run.first - 1) * region_words + w]);
-    }
-    if (used != 0) break;
-  }
-  return run;
-}
-
 // Whether the chunk has to be searched, which counts as a search.
 GPU4FS_FN inline bool is_trim_due(ChunkState& chunk, bool now) {
   u32 due = load<Order::relaxed, Scope::engine>(&chunk.trim_due);
@@ -187,7 +174,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(SpaceState& state, TrimRun* r
   chunk.generation += 1;
   store<Order::release, Scope::engine>(&chunk.trimming, 1u);
   run->count = count;
-  *run = GPU4FS_MUTANT(trimmed_before_durable, *run, detail::with_unused_before(chunk, *run));
   return Status::ok;
 }
 

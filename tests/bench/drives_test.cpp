@@ -74,6 +74,30 @@ TEST(BenchDrives, EveryPartHasItsRows) {
   EXPECT_TRUE(std::filesystem::is_empty(own.path()));
 }
 
+TEST(BenchDrives, EmulatedDrivesAreComparedWithTheDriverAlone) {
+  const TemporaryFolder own("/dev/shm");
+  const std::unique_ptr<DrivePeer> peer = new_drive_peer("bare");
+  BenchResult result = new_result("drives", "cpu", true);
+  DrivesContext context{own.path(), tiny, *peer, result};
+  context.drive = "unlimited";
+  run_emulated_parts(context);
+  EXPECT_TRUE(result.left_out.empty());
+  std::set<std::string> names;
+  for (const BenchRow& row : result.rows) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_GT(row.value, 0) << row.name;
+    EXPECT_GT(row.limit, 0) << row.name;
+    EXPECT_NE(row.remark.find("emulated NVMe drives"), std::string::npos) << row.remark;
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"drives-emulated-raid5-write", "drives-emulated-raid5-read",
+                                          "drives-emulated-read-random"}));
+  EXPECT_TRUE(std::filesystem::is_empty(own.path()));
+  context.drive = "floppy";
+  run_emulated_parts(context);
+  ASSERT_EQ(result.left_out.size(), 1u);
+  EXPECT_NE(result.left_out[0].find("floppy"), std::string::npos) << result.left_out[0];
+}
+
 TEST(BenchDrives, BytesOfOthersAreFound) {
   const TemporaryFolder folder("/dev/shm");
   const std::string path = folder.path() + "/pool";

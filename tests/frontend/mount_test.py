@@ -220,6 +220,24 @@ class Mounting(unittest.TestCase):
             self.assertGreater(os.stat(path).st_atime_ns, 10**18)
         self.pool.umount()
 
+    def test_emulated_drives(self):
+        """Content stays, status says how the devices are reached, and unknown drives are refused."""
+        place = self.pool.mountpoint
+        self.refuse(1, ["'drive'", "'floppy'"], "-o", "access=emulated,drive=floppy", *self.pool.devices, place)
+        self.pool.mount("access=emulated,drive=100us")
+        content = os.urandom(300000)
+        with open(self.pool.path("f"), "wb") as file:
+            file.write(content)
+            os.fsync(file.fileno())
+        status = gpu4fs("status", self.pool.mountpoint)
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertIn("emulated NVMe drives (100us)", status.stdout)
+        self.pool.remount("access=emulated")
+        self.assertEqual(read_file(self.pool.path("f")), content)
+        self.pool.remount()
+        self.assertEqual(read_file(self.pool.path("f")), content)
+        self.pool.umount()
+
     def test_idle_mount_uses_no_processor(self):
         """All threads of an idle server sleep; counted by the kernel, not timed."""
         self.pool.mount()

@@ -51,11 +51,25 @@ class GrowthMount {
  public:
   explicit GrowthMount(const std::vector<std::string>& devices,
                        session::DiscardScope discard = session::DiscardScope::memory)
-      : server_(std::make_unique<server::PoolServer>(options(devices, discard))) {
+      : GrowthMount(options(devices, discard)) {}
+  explicit GrowthMount(const session::ServerOptions& options) : server_(std::make_unique<server::PoolServer>(options)) {
     server_->start();
     open();
   }
   ~GrowthMount() { close(); }
+
+  // Those of such a mount.
+  static session::ServerOptions options(const std::vector<std::string>& devices,
+                                        session::DiscardScope discard = session::DiscardScope::memory) {
+    session::ServerOptions options;
+    options.discard = discard;
+    options.device_paths = devices;
+    options.engine = session::EngineChoice::cpu;
+    options.worker_count = 2;
+    options.commit_interval_s = 0;
+    options.cache_bytes = u64{16} << 20;
+    return options;
+  }
 
   server::PoolServer& server() { return *server_; }
   FileClient& files() { return *client_; }
@@ -82,16 +96,6 @@ class GrowthMount {
   }
 
  private:
-  static session::ServerOptions options(const std::vector<std::string>& devices, session::DiscardScope discard) {
-    session::ServerOptions options;
-    options.discard = discard;
-    options.device_paths = devices;
-    options.engine = session::EngineChoice::cpu;
-    options.worker_count = 2;
-    options.commit_interval_s = 0;
-    options.cache_bytes = u64{16} << 20;
-    return options;
-  }
   void open() {
     session_ = open_session();
     client_ = std::make_unique<FileClient>(*session_);

@@ -13,7 +13,8 @@ namespace gpu4fs::test {
 
 inline bool wants_staged_devices() {
   const session::DeviceAccess access = session::resolve_access(session::DeviceAccess::automatic);
-  return access == session::DeviceAccess::staged || access == session::DeviceAccess::direct_everywhere;
+  return access == session::DeviceAccess::staged || access == session::DeviceAccess::direct_everywhere ||
+         access == session::DeviceAccess::emulated;
 }
 
 // Gives the devices this form, with as few frames as possible. `holders`: workers that use them at the same time. The

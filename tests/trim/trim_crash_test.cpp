@@ -115,7 +115,7 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
 
 // Devices whose pages pass through a page cache are written page by page, so there are many more states.
 u64 every_state_of(const TrimCrashShape& shape, u64 mark) {
-  if (mark % 2 == 1) return std::min<u64>(shape.every, wants_staged_devices() ? 8 : 1);
+  if (mark % 2 == 1) return std::min<u64>(shape.every, 8);
   return wants_staged_devices() && shape.every < 10 ? 16 * shape.every : shape.every;
 }
 

@@ -144,6 +144,16 @@ GPU4FS_FN inline FoundWork find_work(VirtualQueue& queue) {
 
 }  // namespace detail
 
+// Whether poll() may find something to do. Changes nothing. One rank.
+GPU4FS_FN inline bool looks_ready(const VirtualQueue& queue) {
+  if (failure_of(*queue.controller) != Failure::none) {
+    return load<Order::relaxed, Scope::engine>(&queue.controller->is_quiet) != 0;
+  }
+  if (detail::is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail))) return true;
+  const u32 head = load<Order::relaxed, Scope::engine>(&queue.completed);
+  return detail::has_phase(detail::last_word(queue, head), detail::expected_phase(queue, head));
+}
+
 // Collective. Takes up to poll_batch_max completions and returns how many; 0 too while another group takes them. Each
 // is given to visit(outcome) on one rank, and its command identifier is free when this returns. `visit` must not wait.
 //

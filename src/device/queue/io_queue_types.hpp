@@ -29,6 +29,8 @@
 
 namespace gpu4fs::device {
 
+struct DriveSet;  // device/drives/drive_types.hpp
+
 inline constexpr u32 io_slot_max = 1u << 16;
 inline constexpr u32 no_io_slot = ~u32{0};
 inline constexpr u32 io_consumer_max = 64;  // bits of IoQueueShared::sleeping
@@ -66,6 +68,7 @@ struct IoQueue {
   alignas(cache_line) u64 free_tail;    // atomic: position of the slot that is released next
   alignas(cache_line) u64 tail;         // atomic: the next position of a request
   alignas(cache_line) u64 report_head;  // atomic: position of the first report that was not taken
+  alignas(cache_line) u64 report_tail;  // atomic: with drives, the next position of a report
   IoQueueShared* shared;                // as producers address it
   u64* free_cells;                      // slot_count words in engine memory (detail::free_cells())
   u32 slot_count;                       // as in `shared`
@@ -75,6 +78,9 @@ struct IoQueue {
   // they submit all requests. Not for kernels, where the pointers mean nothing (queue/io_direct.hpp).
   Status (*carry_out)(void* controller, const IoRequest& request);
   void* controller;
+
+  // Not null: all requests are commands of drives, and nobody consumes the cells (drives/drive_requests.hpp).
+  DriveSet* drives;
 };
 
 static_assert(std::is_trivially_copyable_v<IoQueue> && std::is_trivially_copyable_v<IoQueueShared>);

@@ -53,6 +53,7 @@ GPU4FS_FN inline Status fill_frame(const Device& device, cache::PageKey key, u32
 // All lines of a set are in use or in flight.
 GPU4FS_FN GPU4FS_NOINLINE inline void help_set(const StagedDevices& staged, cache::PageKey key) {
   const u32 first = cache::set_of(staged.cache, key) * staged.cache.set_size;
+  if (staged.queue != nullptr) (void)poll_any_drives(*staged.queue);
   for (u32 i = 0; i < staged.cache.set_size; ++i) help_line(staged, first + i);
 }
 
@@ -64,6 +65,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void await_line(const StagedDevices& staged, u3
   constexpr u64 long_wait_ns = 200000;  // somebody may store into the page, and completes no request
   if (staged.queue != nullptr && attempts >= short_waits) {
     const u32 seen = completion_count(*staged.queue);
+    (void)poll_any_drives(*staged.queue);
     help_line(staged, line);
     if (cache::peek(cache::line_at(staged.cache, line)).is_loading()) {
       wait_for_any_completion(*staged.queue, seen, long_wait_ns);
@@ -72,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void await_line(const StagedDevices& staged, u3
   }
 #endif
   (void)attempts;
-  backoff(1000);
+  if (staged.queue == nullptr || poll_any_drives(*staged.queue) == 0) backoff(1000);
   help_line(staged, line);
 }
 

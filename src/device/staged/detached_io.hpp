@@ -84,7 +84,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool detach(Group g, const StagedDevices& staged, cons
     fetch_add<Order::relaxed, Scope::engine>(&state.in_flight, begun);
     if (operation == IoOperation::write) fetch_add<Order::relaxed, Scope::engine>(&state.write_count, begun);
   });
-  publish_slots(g, *staged.queue, slot);
+  publish_requests(g, *staged.queue, slot);
   return slot != no_io_slot;
 }
 
@@ -207,7 +207,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool begin_detached_flush(const Device& device,
   request.owner = owner;
   request.operation = IoOperation::flush;
   fetch_add<Order::relaxed, Scope::engine>(&staged.detached_state->flushes[device.index], 1u);
-  publish(*staged.queue, slot, {IoOperation::flush, device.index, 0, 0, 1, nullptr});
+  set_request(*staged.queue, slot, {IoOperation::flush, device.index, 0, 0, 1, nullptr});
+  (void)publish_requests(Lane{}, *staged.queue, slot);
   return true;
 }
 
@@ -272,11 +273,13 @@ GPU4FS_FN u32 watch_reports(Group g, const StagedDevices& staged, u32* slot) {
            exchange<Order::acquire, Scope::engine>(is_watched, 1u) == 0;
   });
   if (!is_mine) return 0;
+  if (staged.queue->drives != nullptr) (void)poll_drives(g, *staged.queue, false);
   const u32 count = take_reports(g, *staged.queue, slot);
   g.sync();
   on_leader(g, [&] { store<Order::release, Scope::engine>(is_watched, 0u); });
   return count;
 #else
+  if (staged.queue->drives != nullptr) (void)poll_drives(g, *staged.queue, false);
   return take_reports(g, *staged.queue, slot);
 #endif
 }

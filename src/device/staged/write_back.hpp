@@ -78,10 +78,13 @@ GPU4FS_FN GPU4FS_NOINLINE bool end_transfers(Group g, const StagedDevices& stage
 GPU4FS_FN inline void await_some(const StagedDevices& staged, u32 seen) {
 #if !GPU4FS_DEVICE_CODE
   constexpr u64 wait_ns = 1000000;
-  if (staged.queue != nullptr) return wait_for_any_completion(*staged.queue, seen, wait_ns);
+  if (staged.queue != nullptr) {
+    if (poll_any_drives(*staged.queue) == 0) wait_for_any_completion(*staged.queue, seen, wait_ns);
+    return;
+  }
 #endif
-  (void)staged, (void)seen;
-  backoff(1000);
+  (void)seen;
+  if (staged.queue == nullptr || poll_any_drives(*staged.queue) == 0) backoff(1000);
 }
 
 GPU4FS_FN inline u32 completions_so_far(const StagedDevices& staged) {

@@ -5,9 +5,9 @@
 // and leave the GPU with pages that the file does not contain. So it is unregistered before, while no kernel runs.
 //
 // Disks and files that are accessed directly are discarded by their controller. The engine has written the frames of
-// the run before, and nobody gets a page of it until the engine hears that the discard has ended. So no request for the run
-// is in flight. Parities of its rows have no meaning, because no page of the rows is in use. A discard that fails loses
-// nothing: the region is free in any case.
+// the run before, and nobody gets a page of it until the engine hears that the discard has ended. So no request for the
+// run is in flight. Parities of its rows have no meaning, because no page of the rows is in use. A discard that fails
+// loses nothing: the region is free in any case.
 //
 // Any thread; one run at a time. Host only.
 #pragma once

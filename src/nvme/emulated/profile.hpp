@@ -1,6 +1,9 @@
 // How fast an emulated drive is. The numbers of drives are those of their data sheets, rounded.
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include "base/types.hpp"
 
 namespace gpu4fs::nvme {
@@ -21,5 +24,10 @@ inline constexpr DriveProfile profile_p5800x{5000, 5000, 0, 7200000000, 61000000
 inline constexpr DriveProfile profile_980_pro{50000, 15000, 500000, 7000000000, 5000000000};
 // Samsung PM1735 1.6 TB: its cache is protected.
 inline constexpr DriveProfile profile_pm1735{90000, 25000, 0, 8000000000, 3800000000};
+
+// "unlimited", "p5800x", "980pro", "pm1735", or a latency of reads and writes without other limits: "10us", "2ms".
+// Nothing if the text is none of these.
+std::optional<DriveProfile> find_profile(std::string_view text);
+inline constexpr const char* profile_names = "unlimited, p5800x, 980pro, pm1735 or a latency like 10us";
 
 }  // namespace gpu4fs::nvme

@@ -1,0 +1,80 @@
+// NVMe drives as media of staged devices.
+//
+// A device may have a drive. Requests for it then become NVMe commands in virtual queues (device/nvme/queue_types.hpp)
+// and are not given to threads of a controller. Slots, statuses and reports are those of the I/O queue, so the code
+// above sees no difference (drives/drive_requests.hpp).
+//
+// The engine knows queues, doorbells and memory, and not who serves them: an emulated drive, or one on the bus. Nothing
+// interrupts. Whoever has time polls; on the host whoever serves the drive wakes those who sleep.
+//
+// A command that is not answered in time, and an answer that cannot be, make the drive failed. The host reads that in
+// the drive's signal, makes sure that the drive touches no memory any more, and says so there. Then the commands that
+// were left end as device_failed. A drive never works again; another one may take its place.
+//
+// Plain data in engine memory.
+#pragma once
+
+#include <type_traits>
+
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "device/nvme/queue_types.hpp"
+
+namespace gpu4fs::device {
+
+inline constexpr u32 drive_queue_max = 8;
+inline constexpr u32 drive_memory_max = 4;
+// Pages of one command at most, so that its list fits into drive_list_bytes.
+inline constexpr u32 drive_transfer_page_max = 32;
+// Of the list of a command: PRP entries, or the range that is deallocated.
+inline constexpr u64 drive_list_bytes = drive_transfer_page_max * sizeof(u64);
+static_assert(page_size % drive_list_bytes == 0, "a list is in one page");
+
+// In memory that the host accesses too.
+struct alignas(cache_line) DriveSignal {
+  u32 failure;   // atomic, of the engine: a nvme::Failure; 0: none
+  u32 is_quiet;  // atomic, of the host, after a failure: 1: the drive touches no memory any more
+};
+
+struct Drive {
+  nvme::VirtualQueue* queues[drive_queue_max];
+  nvme::ControllerState* controller;
+  DriveSignal* signal;
+  u64 command_timeout_ns;
+  u64 next_look_ns;  // atomic: when somebody looks for late commands
+  u64 block_count;
+  u32 late_looks;   // atomic: looks in turn that have seen late commands
+  u32 queue_count;  // from 1 on; pages that are written behind go to the last one
+  u32 namespace_id;
+  u32 block_shift;        // log2 of the bytes of a block
+  u32 transfer_page_max;  // of a command, 1 to drive_transfer_page_max
+  u32 has_zeroes;         // Write Zeroes
+  u32 has_deallocate;     // Dataset Management
+};
+
+// A range of memory that drives reach.
+struct DriveMemory {
+  u8* memory;
+  u64 bytes;
+  u64 bus_address;
+};
+
+struct DriveSet {
+  Drive* drives[device_count_max];  // atomic, by device; null: none
+  u64 connected;                    // atomic: devices that have or had a drive, one bit each
+  DriveMemory memory[drive_memory_max];
+  u32 memory_count;
+  u32 slot_count;
+  u8* lists;  // by slot of the queue: drive_list_bytes, aligned to it
+  u64 lists_bus_address;
+
+  // Of an engine whose workers are threads of this process: requests were reported, and somebody has to take the
+  // reports. Null: nobody sleeps.
+  void (*on_reports)(void* context);
+  void* context;
+};
+
+static_assert(std::is_trivially_copyable_v<Drive> && std::is_trivially_copyable_v<DriveSet>);
+
+}  // namespace gpu4fs::device

@@ -1,0 +1,359 @@
+#include "session/emulated_drives.hpp"
+
+#include <linux/magic.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/access.hpp"
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "base/copy.hpp"
+#include "base/group.hpp"
+#include "base/racy_access.hpp"
+#include "device/nvme/drive/io_commands.hpp"
+#include "device/queue/io_consumer.hpp"
+#include "fmt/format.h"
+
+namespace gpu4fs::session {
+
+namespace {
+
+using nvme::StatusCode;
+
+constexpr u32 block_bytes = 4096;
+static_assert(block_bytes == page_size);
+// Drives that devices may get later.
+constexpr u32 spare_max = 32;
+constexpr u32 processors_per_thread = 4;
+// Looks of a thread that finds nothing, before it sleeps. It yields in between.
+constexpr u32 short_looks = 64;
+// A sleeping thread looks after the engine this often while something is in flight.
+constexpr int watch_ms = 50;
+
+StatusCode code_of(Status status) {
+  switch (status) {
+    case Status::ok:
+      return StatusCode::success;
+    case Status::medium_error:
+      return StatusCode::unrecovered_read_error;
+    case Status::out_of_range:
+      return StatusCode::lba_out_of_range;
+    case Status::not_supported:
+      return StatusCode::invalid_opcode;
+    case Status::read_only:
+      return StatusCode::access_denied;
+    case Status::device_failed:
+      return StatusCode::namespace_not_ready;
+    default:
+      return StatusCode::internal_error;
+  }
+}
+
+bool is_memory(const block::BlockMedium& medium) {
+  struct statfs state {};
+  return ::fstatfs(medium.descriptor(), &state) == 0 && state.f_type == TMPFS_MAGIC;
+}
+
+// One large piece of memory in parts. What is allocated here is as large as the drives need it.
+class Pieces final : public EngineAllocator {
+ public:
+  Pieces(EngineAllocator& from, u64 bytes) : from_(from) {
+    next_ = static_cast<u8*>(from.allocate(bytes, page_size));
+    end_ = next_ + bytes;
+  }
+  void* allocate(u64 bytes, u64 /*alignment*/) override {
+    const u64 length = align_up(bytes, page_size);
+    GPU4FS_CHECK_LE(length, static_cast<u64>(end_ - next_));
+    u8* const piece = next_;
+    next_ += length;
+    return piece;
+  }
+  void copy_in(void* destination, const void* source, u64 bytes) override { from_.copy_in(destination, source, bytes); }
+  void zero(void* destination, u64 bytes) override { from_.zero(destination, bytes); }
+
+ private:
+  EngineAllocator& from_;
+  u8* next_;
+  u8* end_;
+};
+
+u64 shared_bytes_of_drive(const EmulatedDriveOptions& options) {
+  const u64 submissions = align_up(u64{options.queue_depth} * sizeof(nvme::SubmissionEntry), page_size);
+  const u64 completions = align_up(u64{options.queue_depth} * sizeof(nvme::CompletionEntry), page_size);
+  return page_size + options.queue_count * (submissions + completions + page_size);
+}
+
+}  // namespace
+
+// Carries out commands: a drive for device/nvme/drive/io_commands.hpp. One thread.
+struct EmulatedDrives::Medium {
+  // The engine's addresses are the bus addresses.
+  struct Bus {
+    u8* at(u64 bus_address, u64 /*bytes*/) const { return reinterpret_cast<u8*>(bus_address); }
+  };
+
+  Medium(std::atomic<block::Controller*>& backend, u32 device, const block::BlockMedium& medium)
+      : backend_(backend), device_(device), block_count_(medium.size_bytes() / block_bytes) {
+    limits_.has_zeroes = true;
+    limits_.has_deallocate = medium.can_discard();
+    // Files on disk and disks are accessed by calls: a page that cannot be read is an error then, and not a signal.
+    if (!is_memory(medium) || medium.read_only() || medium.stack() != nullptr) return;
+    void* const mapped =
+        ::mmap(nullptr, medium.size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, medium.descriptor(), 0);
+    if (mapped == MAP_FAILED) return;
+    base_ = static_cast<u8*>(mapped);
+    length_ = medium.size_bytes();
+  }
+  Medium(const Medium&) = delete;
+  Medium& operator=(const Medium&) = delete;
+  ~Medium() {
+    if (base_ != nullptr) ::munmap(base_, length_);
+  }
+
+  const nvme::IoLimits& limits() const { return limits_; }
+  Bus bus() const { return {}; }
+  bool find(u32 id, nvme::DriveNamespace& space) const {
+    space = {1, block_bytes, block_count_};
+    return id == 1;
+  }
+  template <class Group>
+  void read(Group g, u32, u64 offset, u8* memory, u64 bytes) {
+    if (base_ != nullptr) return copy_bytes(g, memory, base_ + offset, bytes);
+    call(device::IoOperation::read, offset, bytes, memory);
+  }
+  // Somebody may be storing into the pages (device/staged/medium_io.hpp).
+  template <class Group>
+  void write(Group g, u32, u64 offset, u8* memory, u64 bytes, bool /*is_durable*/) {
+    if (base_ == nullptr) return call(device::IoOperation::write, offset, bytes, memory);
+    for (u64 at = 0; at < bytes; at += page_size) (void)load_racy_page(g, memory + at, base_ + offset + at);
+  }
+  template <class Group>
+  void write_zeroes(Group, u32, u64 offset, u64 bytes) {
+    call(is_deallocation_ ? device::IoOperation::discard : device::IoOperation::write_zeroes, offset, bytes, nullptr);
+  }
+  template <class Group>
+  void flush(Group, u32) {
+    call(device::IoOperation::flush, 0, 0, nullptr);
+  }
+  void complain(nvme::DriveComplaint) {}
+
+  StatusCode carry_out(const nvme::SubmissionEntry& entry) {
+    status_ = Status::ok;
+    is_deallocation_ = entry.opcode == static_cast<u8>(nvme::IoOpcode::dataset_management);
+    const StatusCode code = nvme::carry_out(Lane{}, *this, entry);
+    return code == StatusCode::success ? code_of(status_) : code;
+  }
+
+ private:
+  void call(device::IoOperation operation, u64 offset, u64 bytes, u8* memory) {
+    if (status_ != Status::ok) return;
+    block::Controller* const backend = backend_.load(std::memory_order_acquire);
+    const device::IoRequest request{operation, device_, offset, static_cast<u32>(bytes), 0, memory};
+    status_ = backend != nullptr ? backend->carry_out_now(request) : Status::device_failed;
+  }
+
+  std::atomic<block::Controller*>& backend_;
+  u32 device_;
+  u64 block_count_;
+  nvme::IoLimits limits_{};
+  u8* base_ = nullptr;
+  u64 length_ = 0;
+  Status status_ = Status::ok;
+  bool is_deallocation_ = false;
+};
+
+bool choose_drives(const std::string& text, EmulatedDriveOptions* options) {
+  const std::optional<nvme::DriveProfile> profile = nvme::find_profile(text);
+  if (!profile) return false;
+  options->name = text;
+  options->profile = *profile;
+  return true;
+}
+
+const char* emulated_drive_names() {
+  return nvme::profile_names;
+}
+
+EmulatedDrives::EmulatedDrives(const DriveMemorySource& memory, const ServedIoQueue& queue, u32 device_count,
+                               EmulatedDriveOptions options)
+    : allocator_(memory.allocator), is_host_(memory.is_host), options_(std::move(options)) {
+  const u32 processors = std::max(1u, std::thread::hardware_concurrency());
+  thread_count_ = std::min(
+      {std::max(1u, processors / processors_per_thread), std::max(1u, device_count), u32{device::io_consumer_max}});
+  const u32 drive_count = std::min(device_count + spare_max, u32{device_count_max} + spare_max);
+  Pieces pieces(memory.shared, u64{drive_count} * shared_bytes_of_drive(options_));
+  device::DriveSetup setup;
+  setup.has_zeroes = true;
+  setup.command_timeout_ns = options_.command_timeout_ns;
+  for (u32 i = 0; i < drive_count; ++i) {
+    spare_.push_back(device::build_drive(allocator_, pieces, setup, options_.queue_count, options_.queue_depth));
+  }
+  // Everything that the engine names has a bus address; frames and pages of workers are what it names.
+  const device::DriveSet image = device::drive_set_image(memory.shared, queue.slot_count, {{nullptr, ~u64{0}, 0}});
+  void* const place = allocator_.allocate(sizeof(device::DriveSet), cache_line);
+  allocator_.copy_in(place, &image, sizeof(image));
+  set_ = static_cast<device::DriveSet*>(place);
+  allocator_.copy_in(&queue.queue->drives, &set_, sizeof(set_));
+}
+
+EmulatedDrives::~EmulatedDrives() = default;
+
+void EmulatedDrives::publish(u32 device, device::Drive* drive) {
+  connected_ |= u64{1} << device;
+  if (is_host_) {
+    store<Order::release, Scope::engine>(&set_->drives[device], drive);
+    store<Order::release, Scope::engine>(&set_->connected, connected_);
+  } else {
+    allocator_.copy_in(&set_->drives[device], &drive, sizeof(drive));
+    allocator_.copy_in(&set_->connected, &connected_, sizeof(connected_));
+  }
+}
+
+std::unique_ptr<EmulatedDrives::Connected> EmulatedDrives::serve_by(u32 device, const block::BlockMedium& medium,
+                                                                    const device::BuiltDrive& built) {
+  auto connected = std::make_unique<Connected>();
+  connected->medium = std::make_unique<Medium>(backend_, device, medium);
+  connected->signal = built.signal;
+  std::vector<nvme::ServedQueue> queues;
+  for (const device::DriveQueueEntries& entries : built.entries) {
+    queues.push_back({entries.submissions, entries.completions, entries.submission_doorbell,
+                      entries.completion_doorbell, options_.queue_depth, static_cast<u16>(queues.size() + 1)});
+  }
+  connected->drive = std::make_unique<nvme::ServedDrive>(
+      queues, options_.profile,
+      [this, device,
+       carried = connected->medium.get()](const nvme::SubmissionEntry& entry) -> std::optional<StatusCode> {
+        if (options_.is_lost && options_.is_lost(device, entry)) return std::nullopt;
+        return carried->carry_out(entry);
+      },
+      options_.order_seed);
+  return connected;
+}
+
+void EmulatedDrives::connect(u32 device, const block::BlockMedium& medium) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  std::unique_ptr<Connected> connected;
+  device::Drive* drive = nullptr;
+  if (!spare_.empty()) {
+    const device::BuiltDrive built = std::move(spare_.back());
+    spare_.pop_back();
+    connected = serve_by(device, medium, built);
+    drive = built.drive;
+    // Nobody uses the drive before the engine knows it.
+    const u64 block_count = medium.size_bytes() / block_bytes;
+    const u32 has_deallocate = medium.can_discard() ? 1 : 0;
+    allocator_.copy_in(&drive->block_count, &block_count, sizeof(block_count));
+    allocator_.copy_in(&drive->has_deallocate, &has_deallocate, sizeof(has_deallocate));
+  }
+  Connected* const before = by_device_[device].exchange(connected.get(), std::memory_order_acq_rel);
+  if (before != nullptr) before->drive->stop();
+  if (connected != nullptr) all_.push_back(std::move(connected));
+  publish(device, drive);
+}
+
+void EmulatedDrives::start(device::IoQueueShared& shared, block::Controller& backend, EngineWatch watch) {
+  shared_ = &shared;
+  watch_ = std::move(watch);
+  backend_.store(&backend, std::memory_order_release);
+  if (!is_host_ || !watch_.wake) return;
+  set_->context = &watch_;
+  set_->on_reports = [](void* context) { static_cast<EngineWatch*>(context)->wake(); };
+}
+
+std::string EmulatedDrives::describe() const {
+  return fmt::format("emulated NVMe drives ({}), {} queues of {} each, served by {} host thread{}", options_.name,
+                     options_.queue_count, options_.queue_depth, thread_count(), thread_count() == 1 ? "" : "s");
+}
+
+void EmulatedDrives::announce() {
+  device::announce_completions(*shared_);
+  if (watch_.wake) watch_.wake();
+}
+
+// The engine gave the drive up: it gets its memory back.
+void EmulatedDrives::answer_failure(Connected& connected) {
+  device::DriveSignal& signal = *connected.signal;
+  if (load<Order::acquire, Scope::system>(&signal.failure) == 0) return;
+  if (load<Order::relaxed, Scope::system>(&signal.is_quiet) != 0) return;
+  connected.drive->stop();
+  store<Order::release, Scope::system>(&signal.is_quiet, 1u);
+  announce();
+}
+
+bool EmulatedDrives::serve_once(u32 thread) {
+  bool found = false;
+  const u32 step = thread_count_;
+  for (u32 device = thread; device < device_count_max; device += step) {
+    Connected* const connected = by_device_[device].load(std::memory_order_acquire);
+    if (connected == nullptr) continue;
+    const nvme::ServedDrive::Step done = connected->drive->step();
+    found |= done.taken + done.completed != 0;
+    if (done.completed != 0) announce();
+    answer_failure(*connected);
+  }
+  return found;
+}
+
+bool EmulatedDrives::is_idle(u32 thread) const {
+  for (u32 device = thread; device < device_count_max; device += thread_count_) {
+    const Connected* const connected = by_device_[device].load(std::memory_order_acquire);
+    if (connected != nullptr && !connected->drive->is_idle()) return false;
+  }
+  return true;
+}
+
+// A doorbell wakes one thread, which may be another than the one that serves the drive.
+void EmulatedDrives::wake_others(u32 thread) {
+  for (u32 other = 0; other < thread_count_; ++other) {
+    if (other != thread && !is_idle(other)) device::write_doorbell(*shared_, other);
+  }
+}
+
+// Until a doorbell rings. While something is in flight, it also looks after the engine from time to time: workers that
+// sleep do not notice that a drive is silent.
+void EmulatedDrives::sleep(u32 thread) {
+  if (!device::may_sleep(*shared_, thread)) return;
+  if (!is_idle(thread) || is_stopping_.load(std::memory_order_acquire)) return device::end_sleep(*shared_, thread);
+  bool is_in_use = watch_.has_requests && watch_.has_requests();
+  for (u32 device = thread; device < device_count_max; device += thread_count_) {
+    const Connected* const connected = by_device_[device].load(std::memory_order_acquire);
+    is_in_use |= connected != nullptr && connected->drive->is_in_use();
+  }
+  pollfd waited{shared_->doorbells[thread], POLLIN, 0};
+  const int woken = ::poll(&waited, 1, is_in_use ? watch_ms : -1);
+  device::end_sleep(*shared_, thread);
+  u64 count = 0;
+  if (woken > 0) (void)!::read(shared_->doorbells[thread], &count, sizeof(count));
+  if (woken > 0) wake_others(thread);
+  if (woken == 0) announce();
+}
+
+void EmulatedDrives::serve(u32 thread) {
+  for (u32 looks = 0;;) {
+    if (serve_once(thread)) {
+      looks = 0;
+      continue;
+    }
+    if (!is_idle(thread)) {
+      backoff(1000);
+      continue;
+    }
+    if (is_stopping_.load(std::memory_order_acquire)) return;
+    if (++looks < short_looks) {
+      backoff(1000);
+    } else {
+      looks = 0;
+      sleep(thread);
+    }
+  }
+}
+
+}  // namespace gpu4fs::session

@@ -1,0 +1,462 @@
+// Staged devices whose media are NVMe drives: the engine's side (device/drives) with emulated drives behind it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "cache/line_lookup.hpp"
+#include "device/device_access.hpp"
+#include "device/drives/drive_build.hpp"
+#include "device/drives/drive_requests.hpp"
+#include "device/nvme/drive/memory_drive.hpp"
+#include "device/queue/io_queue_build.hpp"
+#include "device/staged/pins.hpp"
+#include "device/staged/staged_build.hpp"
+#include "device/staged/write_back.hpp"
+#include "device/transfer.hpp"
+#include "emulated_drive.hpp"
+#include "nvme/emulated/served_drive.hpp"
+#include "support/heap_allocator.hpp"
+
+namespace gpu4fs::nvme::drive_medium_test {
+namespace {
+
+using device::Device;
+using device::IoOperation;
+using test::EmulatedDrive;
+using test::medium_of;
+using test::patient_ns;
+using DriveOptions = test::DriveOptions;
+
+constexpr u32 slot_count = 64;
+constexpr u64 device_pages = 512;
+
+u8 first_byte(u64 page) {
+  return static_cast<u8>(page % 251 + 1);
+}
+bool has(const u8* page, u8 byte) {
+  return std::all_of(page, page + page_size, [byte](u8 found) { return found == byte; });
+}
+
+// A staged device with an I/O queue of drives. The test connects a drive.
+class DriveWorld {
+ public:
+  // `shared`: memory that the drive reaches; `bus_offset`: from its addresses to those of the bus.
+  DriveWorld(EngineAllocator& shared, u64 bus_offset) {
+    void* const memory = heap_.allocate(device::io_queue_shared_bytes(slot_count), cache_line);
+    queue_ = device::build_io_queue(heap_, slot_count, {memory, memory}, true);
+    set_ = device::drive_set_image(shared, slot_count, {{nullptr, ~u64{0}, bus_offset}});
+    set_.lists_bus_address += bus_offset;
+    queue_->drives = &set_;
+    device_.kind = device::DeviceKind::staged;
+    device_.size_bytes = device_pages * page_size;
+    device_.needs_flush = 1;
+    staged =
+        device::build_staged_devices(heap_, &device_, device::staged_frames_min(1), 1, {queue_, slot_count, &shared});
+    device_.staged = staged;
+  }
+
+  void connect(device::Drive* drive) {
+    set_.drives[0] = drive;
+    set_.connected = 1;
+  }
+
+  gpu4fs::test::HeapAllocator& heap() { return heap_; }
+  device::IoQueue& queue() { return *queue_; }
+  Device& device() { return device_; }
+  u8* lists() { return set_.lists; }
+  // Memory that drives reach.
+  u8* own_pages() { return staged->pages; }
+
+  std::vector<u32> take_all() {
+    std::vector<u32> told;
+    while (device::take_completions(Lane{}, *staged, [&](u32 owner) { told.push_back(owner); }) != 0) {
+    }
+    return told;
+  }
+  u32 in_flight() const { return load<Order::acquire, Scope::engine>(&staged->detached_state->in_flight); }
+  // Takes completions until nothing is in flight.
+  std::vector<u32> take_until_quiet() {
+    std::vector<u32> told;
+    while (in_flight() != 0) {
+      for (const u32 owner : take_all()) told.push_back(owner);
+      std::this_thread::yield();
+    }
+    return told;
+  }
+  Status read(u64 page, u8 byte) {
+    const u32 first = device::begin_pins(Lane{}, *staged);
+    const Status status = device::begin_read(device_, page * page_size, page_size);
+    if (status == Status::ok) {
+      EXPECT_TRUE(has(device::memory_at(device_, page * page_size, page_size), byte)) << page;
+    }
+    device::end_pins(Lane{}, *staged, first);
+    return status;
+  }
+  void store(u64 page, u8 byte) {
+    const u32 first = device::begin_pins(Lane{}, *staged);
+    ASSERT_EQ(device::begin_write(device_, page * page_size, page_size), Status::ok);
+    std::memset(device::memory_at(device_, page * page_size, page_size), byte, page_size);
+    device::end_write(device_, page * page_size, page_size);
+    device::end_pins(Lane{}, *staged, first);
+  }
+  // No frame has the page afterwards, if it is clean.
+  void drop(u64 page) { device::look_at_medium(*staged, 0, page); }
+
+  device::StagedDevices* staged = nullptr;
+
+ private:
+  device::SingleWorkerGuard worker_;
+  gpu4fs::test::HeapAllocator heap_;
+  device::IoQueue* queue_ = nullptr;
+  device::DriveSet set_{};
+  Device device_{};
+};
+
+// The drive is served by a thread of the test.
+class ServedWorld {
+ public:
+  using Judge = std::function<std::optional<StatusCode>(const SubmissionEntry&)>;
+  static constexpr u64 bus_offset = u64{0x7500} << 32;
+
+  // `judge`: success: the command is carried out; nothing: it is not answered.
+  explicit ServedWorld(u32 depth, u32 queue_count = 2, u32 order_seed = 0, Judge judge = nullptr,
+                       u64 timeout_ns = patient_ns)
+      : world(heap_, bus_offset), judge_(std::move(judge)), medium_(device_pages * page_size) {
+    for (u64 page = 0; page < device_pages; ++page) std::memset(at(page), first_byte(page), page_size);
+    device::DriveSetup setup;
+    setup.block_count = device_pages;
+    setup.has_zeroes = true;
+    setup.has_deallocate = true;
+    setup.command_timeout_ns = timeout_ns;
+    built_ = device::build_drive(world.heap(), heap_, setup, queue_count, depth);
+    std::vector<ServedQueue> queues;
+    for (const device::DriveQueueEntries& entries : built_.entries) {
+      queues.push_back({entries.submissions, entries.completions, entries.submission_doorbell,
+                        entries.completion_doorbell, depth, static_cast<u16>(queues.size() + 1)});
+    }
+    describe_memory();
+    drive_ = std::make_unique<ServedDrive>(
+        queues, profile_unlimited, [this](const SubmissionEntry& entry) { return carry_out(entry); }, order_seed);
+    world.connect(built_.drive);
+    thread_ = std::thread([this] {
+      while (!is_stopping_) {
+        const ServedDrive::Step step = drive_->step();
+        if (step.completed != 0) device::announce_completions(*world.queue().shared);
+        if (step.taken + step.completed == 0) std::this_thread::yield();
+      }
+    });
+  }
+  ~ServedWorld() {
+    is_stopping_ = true;
+    thread_.join();
+  }
+
+  u8* at(u64 page) { return medium_.data() + page * page_size; }
+  device::DriveSignal& signal() { return *built_.signal; }
+  Failure failure() { return static_cast<Failure>(load<Order::acquire, Scope::system>(&built_.signal->failure)); }
+  ServedDrive& drive() { return *drive_; }
+  bool has_complaint() const { return memory_.complaint != 0; }
+
+ private:
+  gpu4fs::test::HeapAllocator heap_;
+
+ public:
+  DriveWorld world;
+
+ private:
+  // The drive reaches frames, pages of workers and lists, and nothing else.
+  void describe_memory() {
+    const auto window = [](u8* memory, u64 bytes) {
+      return BusWindow{reinterpret_cast<u64>(memory) + bus_offset, bytes, memory};
+    };
+    const device::StagedDevices& staged = *world.staged;
+    memory_.memory.windows[0] = window(staged.cache.frames, u64{staged.cache.line_count} * page_size);
+    memory_.memory.windows[1] = window(staged.pages, u64{staged.own_page_count} * page_size);
+    memory_.memory.windows[2] = window(world.lists(), slot_count * device::drive_list_bytes);
+    memory_.memory.window_count = 3;
+    memory_.namespaces[0] = {{1, 4096, device_pages}, medium_.data()};
+    memory_.namespace_count = 1;
+    memory_.io_limits = {0, true, true};
+  }
+  std::optional<StatusCode> carry_out(const SubmissionEntry& entry) {
+    const std::optional<StatusCode> verdict = judge_ ? judge_(entry) : StatusCode::success;
+    if (verdict != StatusCode::success) return verdict;
+    return nvme::carry_out(Lane{}, memory_, entry);
+  }
+
+  Judge judge_;
+  std::vector<u8> medium_;
+  MemoryDrive memory_{};
+  device::BuiltDrive built_;
+  std::unique_ptr<ServedDrive> drive_;
+  std::atomic<bool> is_stopping_{false};
+  std::thread thread_;
+};
+
+void store_and_read_all(ServedWorld& served) {
+  DriveWorld& world = served.world;
+  for (u64 page = 0; page < device_pages; page += 2) world.store(page, static_cast<u8>(first_byte(page) ^ 0x80));
+  EXPECT_EQ(device::write_back_all(Lane{}, *world.staged, 0), Status::ok);
+  for (u64 page = 0; page < device_pages; ++page) {
+    const u8 byte = page % 2 == 0 ? static_cast<u8>(first_byte(page) ^ 0x80) : first_byte(page);
+    EXPECT_TRUE(has(served.at(page), byte)) << page;
+    world.drop(page);
+    EXPECT_EQ(world.read(page, byte), Status::ok);
+  }
+  EXPECT_FALSE(served.has_complaint());
+}
+
+TEST(DriveMedium, PagesReachTheMediumAndComeBack) {
+  ServedWorld served(64);
+  store_and_read_all(served);
+}
+
+TEST(DriveMedium, OnePlaceIsEnough) {
+  ServedWorld served(2, 1);
+  store_and_read_all(served);
+}
+
+TEST(DriveMedium, CompletionsComeInAnyOrder) {
+  ServedWorld served(16, 3, 7);
+  store_and_read_all(served);
+}
+
+// Loads of which each has an owner, more than the queue has places.
+TEST(DriveMedium, EachOwnerIsToldOnce) {
+  for (const u32 depth : {2u, 8u}) {
+    ServedWorld served(depth, 2, 3);
+    std::vector<u32> told;
+    u32 begun = 0;
+    for (u32 page = 0; page < 24; ++page) {
+      if (device::begin_detached_load(served.world.device(), page, page)) ++begun;
+    }
+    EXPECT_EQ(begun, 24u);
+    told = served.world.take_until_quiet();
+    std::sort(told.begin(), told.end());
+    ASSERT_EQ(told.size(), 24u);
+    for (u32 page = 0; page < 24; ++page) {
+      EXPECT_EQ(told[page], page);
+      EXPECT_EQ(served.world.read(page, first_byte(page)), Status::ok);
+    }
+  }
+}
+
+TEST(DriveMedium, LongTransfersAreSeveralCommands) {
+  std::atomic<u32> reads{0};
+  ServedWorld served(8, 2, 0, [&](const SubmissionEntry& entry) -> std::optional<StatusCode> {
+    if (entry.opcode == static_cast<u8>(IoOpcode::read)) ++reads;
+    return StatusCode::success;
+  });
+  // Frames are one piece of memory, and nobody uses them here.
+  u8* const memory = served.world.staged->cache.frames;
+  EXPECT_EQ(device::read_medium(served.world.device(), 5, 70, memory), Status::ok);
+  for (u64 i = 0; i < 70; ++i) EXPECT_TRUE(has(memory + i * page_size, first_byte(5 + i))) << i;
+  EXPECT_EQ(reads.load(), 3u);
+  std::memset(memory, 0x5a, 70 * page_size);
+  EXPECT_EQ(device::write_medium(served.world.device(), 100, 70, memory), Status::ok);
+  for (u64 i = 0; i < 70; ++i) EXPECT_TRUE(has(served.at(100 + i), 0x5a)) << i;
+  EXPECT_TRUE(has(served.at(99), first_byte(99)));
+  EXPECT_TRUE(has(served.at(170), first_byte(170)));
+  EXPECT_FALSE(served.has_complaint());
+}
+
+TEST(DriveMedium, ZeroesDiscardAndTheEnd) {
+  ServedWorld served(8);
+  device::IoQueue& queue = served.world.queue();
+  const auto request = [&](IoOperation operation, u64 page, u64 pages) {
+    return device::detail::carry_out(queue,
+                                     {operation, 0, page * page_size, static_cast<u32>(pages * page_size), 0, nullptr});
+  };
+  EXPECT_EQ(request(IoOperation::write_zeroes, 10, 3), Status::ok);
+  EXPECT_EQ(request(IoOperation::discard, 20, 2), Status::ok);
+  EXPECT_EQ(request(IoOperation::discard, device_pages - 1, 2), Status::out_of_range);
+  for (const u64 page : {10, 11, 12, 20, 21}) EXPECT_TRUE(has(served.at(page), 0)) << page;
+  for (const u64 page : {9, 13, 19, 22}) EXPECT_TRUE(has(served.at(page), first_byte(page))) << page;
+}
+
+TEST(DriveMedium, ADeviceWithoutADriveHasFailed) {
+  ServedWorld served(8);
+  device::IoQueue& queue = served.world.queue();
+  EXPECT_EQ(device::detail::carry_out(queue, {IoOperation::flush, 1, 0, 0, 0, nullptr}), Status::device_failed);
+}
+
+TEST(DriveMedium, ErrorsAreThoseOfTheirPages) {
+  ServedWorld served(8, 2, 0, [](const SubmissionEntry& entry) -> std::optional<StatusCode> {
+    if (entry.dword10 == 30 && entry.opcode == static_cast<u8>(IoOpcode::read)) {
+      return StatusCode::unrecovered_read_error;
+    }
+    if (entry.dword10 == 40 && entry.opcode == static_cast<u8>(IoOpcode::write)) return StatusCode::write_fault;
+    return StatusCode::success;
+  });
+  DriveWorld& world = served.world;
+  EXPECT_EQ(world.read(30, 0), Status::medium_error);
+  EXPECT_EQ(world.read(31, first_byte(31)), Status::ok);
+  EXPECT_TRUE(device::begin_detached_load(world.device(), 30, 1)) << "the failed load has left no frame";
+  EXPECT_EQ(world.take_until_quiet(), std::vector<u32>{1});
+  world.store(40, 1);
+  world.store(41, 2);
+  EXPECT_EQ(device::write_back_all(Lane{}, *world.staged, 0), Status::device_failed);
+  EXPECT_TRUE(has(served.at(41), 2));
+  EXPECT_TRUE(has(served.at(40), first_byte(40)));
+  EXPECT_EQ(served.failure(), Failure::none) << "the drive itself works";
+}
+
+TEST(DriveMedium, FlushesTellTheirOwner) {
+  std::atomic<u32> flushes{0};
+  std::atomic<bool> fails{false};
+  ServedWorld served(8, 2, 0, [&](const SubmissionEntry& entry) -> std::optional<StatusCode> {
+    if (entry.opcode != static_cast<u8>(IoOpcode::flush)) return StatusCode::success;
+    ++flushes;
+    return fails ? StatusCode::internal_error : StatusCode::success;
+  });
+  DriveWorld& world = served.world;
+  EXPECT_TRUE(device::begin_detached_flush(world.device(), 9));
+  EXPECT_EQ(world.take_until_quiet(), std::vector<u32>{9});
+  EXPECT_EQ(device::write_error_of(*world.staged, 0), Status::ok);
+  fails = true;
+  EXPECT_TRUE(device::begin_detached_flush(world.device(), 10));
+  EXPECT_EQ(world.take_until_quiet(), std::vector<u32>{10});
+  EXPECT_EQ(device::write_error_of(*world.staged, 0), Status::device_failed);
+  EXPECT_EQ(flushes.load(), 2u);
+}
+
+// A silent drive is given up; its commands end when it cannot touch memory any more, and not before.
+TEST(DriveMedium, ADriveThatDoesNotAnswerIsGivenUp) {
+  constexpr u64 timeout_ns = 20000000;
+  ServedWorld served(
+      8, 2, 0,
+      [](const SubmissionEntry& entry) -> std::optional<StatusCode> {
+        return entry.dword10 == 50 ? std::nullopt : std::optional(StatusCode::success);
+      },
+      timeout_ns);
+  DriveWorld& world = served.world;
+  ASSERT_TRUE(device::begin_detached_load(world.device(), 50, 5));
+  while (served.failure() == Failure::none) {
+    EXPECT_TRUE(world.take_all().empty());
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(served.failure(), Failure::timed_out);
+  EXPECT_TRUE(world.take_all().empty()) << "the drive may still write to the frame";
+  EXPECT_EQ(world.read(51, 0), Status::device_failed) << "no command is sent any more";
+  served.drive().stop();
+  store<Order::release, Scope::system>(&served.signal().is_quiet, 1u);
+  EXPECT_EQ(world.take_until_quiet(), std::vector<u32>{5});
+  EXPECT_EQ(world.read(50, 0), Status::device_failed);
+}
+
+TEST(DriveMedium, AStoppedDriveHasNothingToDo) {
+  ServedWorld served(8);
+  EXPECT_EQ(served.world.read(1, first_byte(1)), Status::ok);
+  served.drive().stop();
+  ASSERT_TRUE(device::begin_detached_load(served.world.device(), 2, 4));
+  EXPECT_TRUE(served.drive().is_idle()) << "its threads end although a command was shown";
+  EXPECT_FALSE(served.drive().is_in_use());
+  EXPECT_TRUE(served.world.take_all().empty());
+}
+
+// Memory of a bus, as engine memory.
+class BusAllocator final : public EngineAllocator {
+ public:
+  explicit BusAllocator(EmulatedBus& bus) : bus_(bus) {}
+  void* allocate(u64 bytes, u64 /*alignment*/) override {
+    const DmaBlock block = bus_.allocate(bytes);
+    offset = block.bus_address - reinterpret_cast<u64>(block.memory);
+    return block.memory;
+  }
+  void copy_in(void* destination, const void* source, u64 bytes) override { std::memcpy(destination, source, bytes); }
+  void zero(void* destination, u64 bytes) override { std::memset(destination, 0, bytes); }
+
+  u64 offset = 0;  // from addresses to bus addresses
+
+ private:
+  EmulatedBus& bus_;
+};
+
+// A controller with registers, which was brought up by nvme::Controller, in place of a served drive.
+class ControllerWorld {
+ public:
+  explicit ControllerWorld(EmulatedOptions options, u32 depth)
+      : drive_(options_of(std::move(options), depth)), shared_(drive_.bus()) {
+    (void)shared_.allocate(page_size, page_size);
+    world_ = std::make_unique<DriveWorld>(shared_, shared_.offset);
+    device::DriveSetup setup;
+    setup.block_count = device_pages;
+    setup.has_zeroes = true;
+    setup.command_timeout_ns = patient_ns;
+    setup.transfer_bytes_max = drive_.controller().info().transfer_bytes_max;
+    image_ = device::drive_image(setup);
+    image_.controller = &drive_.controller().state();
+    image_.signal = &signal_;
+    image_.queue_count = drive_.controller().queue_count();
+    for (u32 i = 0; i < image_.queue_count; ++i) image_.queues[i] = &drive_.controller().queue(i);
+    world_->connect(&image_);
+  }
+
+  DriveWorld& world() { return *world_; }
+  EmulatedDrive& drive() { return drive_; }
+  device::DriveSignal& signal() { return signal_; }
+
+ private:
+  static DriveOptions options_of(EmulatedOptions emulated, u32 depth) {
+    DriveOptions options;
+    emulated.namespaces = {{1, medium_of(device_pages * page_size, 4096, false)}};
+    options.emulated = std::move(emulated);
+    options.controller.queue_count = 2;
+    options.controller.queue_depth = depth;
+    return options;
+  }
+
+  EmulatedDrive drive_;
+  BusAllocator shared_;
+  std::unique_ptr<DriveWorld> world_;
+  device::Drive image_{};
+  device::DriveSignal signal_{};
+};
+
+TEST(DriveMedium, AControllerWithRegistersServesADevice) {
+  for (const u32 depth : {2u, 32u}) {
+    EmulatedOptions options;
+    options.in_random_order = true;
+    ControllerWorld controlled(options, depth);
+    DriveWorld& world = controlled.world();
+    for (u64 page = 0; page < device_pages; ++page) world.store(page, first_byte(page));
+    EXPECT_EQ(device::write_back_all(Lane{}, *world.staged, 0), Status::ok);
+    for (u64 page = 0; page < device_pages; ++page) {
+      world.drop(page);
+      EXPECT_EQ(world.read(page, first_byte(page)), Status::ok);
+    }
+    EXPECT_EQ(controlled.drive().emulated().complaint(), "");
+  }
+}
+
+TEST(DriveMedium, AControllerThatLiesLosesTheDevice) {
+  for (const Misbehaviour lie :
+       {Misbehaviour::unknown_id, Misbehaviour::twice, Misbehaviour::impossible_head, Misbehaviour::wrong_queue}) {
+    std::atomic<bool> lies{false};
+    EmulatedOptions options;
+    options.misbehave = [&](const SubmissionEntry&) { return lies ? lie : Misbehaviour::none; };
+    ControllerWorld controlled(options, 16);
+    DriveWorld& world = controlled.world();
+    EXPECT_EQ(world.read(3, 0), Status::ok);
+    lies = true;
+    for (u32 page = 10; page < 14; ++page) (void)device::begin_detached_load(world.device(), page, page);
+    while (load<Order::acquire, Scope::system>(&controlled.signal().failure) == 0) {
+      (void)device::poll_drives(Lane{}, world.queue(), false);
+      std::this_thread::yield();
+    }
+    controlled.drive().controller().quiesce();
+    store<Order::release, Scope::system>(&controlled.signal().is_quiet, 1u);
+    (void)world.take_until_quiet();
+    EXPECT_EQ(world.read(20, 0), Status::device_failed) << static_cast<u32>(lie);
+  }
+}
+
+}  // namespace
+}  // namespace gpu4fs::nvme::drive_medium_test
