@@ -3,9 +3,11 @@
 // completed flush of their device covers, with the last one torn.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -46,7 +48,7 @@ class GrowthCrashStates {
   // visit(images, mark, goes_on): goes_on for some of them, which are mounted as well. Ends at a fatal failure.
   template <class Visit>
   void for_each(const Pace& pace, Visit&& visit) {
-    const std::vector<device::WriteLogEntry> entries = device::read_write_log(log_path_);
+    const std::vector<device::WriteLogEntry> entries = read_log();
     std::vector<GrowthImage> images = base_;   // after all writes so far
     std::vector<GrowthImage> durable = base_;  // those that a completed flush covers
     std::vector<GrowthImage> state;            // memory that is used again
@@ -85,6 +87,22 @@ class GrowthCrashStates {
   }
 
  private:
+  // Devices as in `paths`. The log numbers them in the order in which they were opened, which varies.
+  std::vector<device::WriteLogEntry> read_log() const {
+    std::vector<device::WriteLogEntry> entries = device::read_write_log(log_path_);
+    std::vector<u32> numbers;
+    for (device::WriteLogEntry& entry : entries) {
+      if (entry.kind == device::WriteLogKind::device) {
+        const std::string path(entry.bytes.begin(), entry.bytes.end());
+        const auto found = std::find(paths_.begin(), paths_.end(), path);
+        if (found == paths_.end()) throw std::runtime_error(path + ": unknown device in the log");
+        numbers.push_back(static_cast<u32>(found - paths_.begin()));
+      } else if (entry.kind != device::WriteLogKind::mark) {
+        entry.device = numbers.at(entry.device);
+      }
+    }
+    return entries;
+  }
   GrowthImage read_device(u32 device) const {
     GrowthImage image(device_bytes_);
     pool::DeviceFile::open(paths_[device], pool::DeviceFile::Access::read_only, pool::DeviceFile::Locking::none)
