@@ -23,10 +23,12 @@ GPU4FS_FN inline u32 expected_phase(const VirtualQueue& queue, u32 number) {
   return (number / queue.depth & 1) ^ GPU4FS_MUTANT(nvme_phase_inverted, 1u, 0u);
 }
 
-// The last four bytes of a completion entry: identifier and status with the phase.
+// The last four bytes of a completion entry: identifier and status with the phase. With the order `relaxed` it is a
+// look, and the rest of the entry may not be used.
+template <Order order = Order::acquire>
 GPU4FS_FN inline u32 last_word(const VirtualQueue& queue, u32 number) {
   const u8* const entry = reinterpret_cast<const u8*>(&queue.completions[place_of(queue, number)]);
-  return load<Order::acquire, Scope::system>(reinterpret_cast<const u32*>(entry + 12));
+  return load<order, Scope::system>(reinterpret_cast<const u32*>(entry + 12));
 }
 GPU4FS_FN inline bool has_phase(u32 last_word, u32 phase) {
   return (last_word >> 16 & 1) == phase;
@@ -58,11 +60,14 @@ GPU4FS_FN inline TakenEntry take_entry(VirtualQueue& queue, u32 number, u32 seen
   CommandSlot& slot = queue.slots[index];
   const u32 outstanding = generation << 1 | 1u;
   const u32 found = load<Order::acquire, Scope::engine>(&slot.state);
+  // All of them are on their way at once.
+  const u32 ticket = load<Order::relaxed, Scope::engine>(&slot.ticket);
+  const u32 tail = load<Order::relaxed, Scope::engine>(&queue.tail);
+  const u64 cookie = load<Order::relaxed, Scope::engine>(&slot.cookie);
+  const u32 service_class = load<Order::relaxed, Scope::engine>(&slot.service_class);
   if (GPU4FS_MUTANT(nvme_generation_ignored, found != outstanding, (found & 1) == 0)) {
     return {Failure::unknown_command, 0, {}};
   }
-  const u32 ticket = load<Order::relaxed, Scope::engine>(&slot.ticket);
-  const u32 tail = load<Order::relaxed, Scope::engine>(&queue.tail);
   const u32 shown = tail - ticket;
   if (GPU4FS_MUTANT(nvme_early_completion_taken, shown == 0 || shown > 1u << 31, false)) {
     return {Failure::early_completion, 0, {}};
@@ -71,15 +76,12 @@ GPU4FS_FN inline TakenEntry take_entry(VirtualQueue& queue, u32 number, u32 seen
     return {Failure::impossible_head, 0, {}};
   }
   TakenEntry taken{Failure::none, index, {}};
-  taken.outcome = {load<Order::relaxed, Scope::engine>(&slot.cookie),
-                   CommandEnd::answered,
-                   status_code_of(entry),
-                   entry.dword0,
-                   do_not_retry(entry),
-                   load<Order::relaxed, Scope::engine>(&slot.service_class)};
-  // Another rank may hold a second entry of the same command.
+  taken.outcome = {cookie,       CommandEnd::answered, status_code_of(entry),
+                   entry.dword0, do_not_retry(entry),  service_class};
+  // Another rank may hold a second entry of the same command. The next user of the slot comes behind the release of
+  // `completed`, so this needs no order.
   u32 expected = found;
-  if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, expected, found & ~1u)) {
+  if (!compare_exchange<Order::relaxed, Scope::engine>(&slot.state, expected, found & ~1u)) {
     return {Failure::unknown_command, 0, {}};
   }
   return taken;
@@ -129,15 +131,19 @@ struct FoundWork {
   bool has_marks;  // entries that nobody else will look at again (tail_rounds_max)
 };
 
-// One rank.
+// One rank. A look takes two accesses one after the other, each of which is several loads at once. Whoever goes on
+// acquires what he uses.
 GPU4FS_FN inline FoundWork find_work(VirtualQueue& queue) {
-  if (failure_of(*queue.controller) != Failure::none) {
+  const bool is_failed = has_failed(*queue.controller);
+  const u32 tail = load<Order::relaxed, Scope::engine>(&queue.tail);
+  const u32 head = load<Order::relaxed, Scope::engine>(&queue.completed);
+  const bool has_marks = is_marked<Order::relaxed>(queue, tail);
+  const u32 word = last_word<Order::relaxed>(queue, head);
+  if (is_failed) {
     const bool is_quiet = load<Order::acquire, Scope::engine>(&queue.controller->is_quiet) != 0;
     return {is_quiet ? PollWork::stop : PollWork::nothing, false};
   }
-  const bool has_marks = is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail));
-  const u32 head = load<Order::relaxed, Scope::engine>(&queue.completed);
-  if (!has_phase(last_word(queue, head), expected_phase(queue, head))) return {PollWork::nothing, has_marks};
+  if (!has_phase(word, expected_phase(queue, head))) return {PollWork::nothing, has_marks};
   const bool is_mine = exchange<Order::acquire, Scope::engine>(&queue.poll_token, 1) == 0;
   return {is_mine ? PollWork::take : PollWork::nothing, has_marks};
 }

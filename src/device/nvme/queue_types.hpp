@@ -116,6 +116,11 @@ GPU4FS_FN inline Failure failure_of(const ControllerState& controller) {
   return static_cast<Failure>(load<Order::acquire, Scope::engine>(&controller.failure));
 }
 
+// As failure_of(), in no order with other accesses: a look that overlaps with others.
+GPU4FS_FN inline bool has_failed(const ControllerState& controller) {
+  return load<Order::relaxed, Scope::engine>(&controller.failure) != 0;
+}
+
 // The first failure stays.
 GPU4FS_FN inline void fail(ControllerState& controller, Failure failure) {
   u32 none = static_cast<u32>(Failure::none);

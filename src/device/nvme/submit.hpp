@@ -65,7 +65,8 @@ GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const RankComma
   const u32 index = load<Order::relaxed, Scope::engine>(&queue.free_ids[place]);
   GPU4FS_CHECK_LT(index, queue.depth);
   CommandSlot& slot = queue.slots[index];
-  const u32 state = load<Order::acquire, Scope::engine>(&slot.state);
+  // The turn of the ticket has acquired what the poller has left here.
+  const u32 state = load<Order::relaxed, Scope::engine>(&slot.state);
   GPU4FS_CHECK_EQ(state & 1, 0u);
   const u32 generation = ((state >> 1) + 1) % generation_count(queue);
   store<Order::relaxed, Scope::engine>(&slot.ticket, ticket);
@@ -109,7 +110,7 @@ GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, const RankComman
   const u32 votes = g.ballot(has_command);
   if (votes == 0) return SubmitResult::idle;
   const detail::Tickets tickets = on_leader(g, [&] {
-    if (failure_of(*queue.controller) != Failure::none) return detail::Tickets{0, ~0u};
+    if (has_failed(*queue.controller)) return detail::Tickets{0, ~0u};
     return detail::try_take_tickets(queue, popcount(votes));
   });
   if (tickets.count == ~0u) return has_command ? SubmitResult::failed : SubmitResult::idle;
@@ -137,8 +138,10 @@ GPU4FS_FN SubmitResult submit(Group g, VirtualQueue& queue, const RankCommand& c
     for (;;) {
       // 0: waits, 1: room for all, 2: failed.
       const u32 turn = on_leader(g, [&] {
-        if (failure_of(*queue.controller) != Failure::none) return 2u;
-        return detail::is_turn(queue, first + count - 1) ? 1u : 0u;
+        // Both loads are on their way at once.
+        const bool is_failed = has_failed(*queue.controller);
+        const bool is_turn = detail::is_turn(queue, first + count - 1);
+        return is_failed ? 2u : is_turn ? 1u : 0u;
       });
       if (turn == 2)
         return has_command && number >= done ? SubmitResult::failed : detail::submitted_or_idle(has_command);

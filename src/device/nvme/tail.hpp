@@ -13,8 +13,10 @@ namespace gpu4fs::nvme::detail {
 // left then is for the next lane that submits or polls, so nobody works for the others without a bound.
 inline constexpr u32 tail_rounds_max = 2;
 
+// With the order `relaxed` it is a look, and nothing that the mark covers may be used.
+template <Order order = Order::acquire>
 GPU4FS_FN inline bool is_marked(const VirtualQueue& queue, u32 ticket) {
-  const u32 mark = load<Order::acquire, Scope::engine>(&queue.marks[place_of(queue, ticket)]);
+  const u32 mark = load<order, Scope::engine>(&queue.marks[place_of(queue, ticket)]);
   return GPU4FS_MUTANT(nvme_tail_passes_unmarked, mark == ticket + 1,
                        ticket != (load<Order::relaxed, Scope::engine>(&queue.next_ticket)));
 }
