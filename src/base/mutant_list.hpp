@@ -210,6 +210,8 @@
   X(nvme_list_not_chained, nvme, "DataPointers.*", "The last entry of a full page of a list is taken for a frame.")   \
   X(nvme_ring_overfilled, nvme, "QueueSchedules.*", "A command is put over one that is not finished.")                \
   X(nvme_tail_passes_unmarked, nvme, "QueueSchedules.*", "The controller is shown an entry that is not complete.")    \
+  X(nvme_older_entries_overtaken, nvme, "QueueSchedules.*",                                                            \
+    "The holder of the tail shows its own entries although older ones in front of them are not complete.")             \
   X(nvme_mark_not_looked_for_again, nvme, "QueueSchedules.*",                                                         \
     "An entry that is marked while another moves the tail waits for the next poll.")                                  \
   X(nvme_phase_inverted, nvme, "QueueBadCompletions.*", "The phase of a completion is taken for its contrary.")       \

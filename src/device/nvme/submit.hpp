@@ -59,8 +59,9 @@ GPU4FS_FN inline Tickets try_take_tickets(VirtualQueue& queue, u32 wanted) {
   return {0, 0};
 }
 
-// Puts the command at the place of its ticket and marks it.
-GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const RankCommand& command) {
+// Puts the command at the place of its ticket and marks it. With the mark's order `relaxed`, the caller holds the tail
+// and shows the entry itself.
+GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const RankCommand& command, Order mark_order) {
   const u32 place = place_of(queue, ticket);
   const u32 index = load<Order::relaxed, Scope::engine>(&queue.free_ids[place]);
   GPU4FS_CHECK_LT(index, queue.depth);
@@ -84,7 +85,29 @@ GPU4FS_FN inline void put_entry(VirtualQueue& queue, u32 ticket, const RankComma
     __builtin_memcpy(&part, reinterpret_cast<const u8*>(&entry) + at, sizeof(part));
     store_shared_16(target + at, part);
   }
-  store<Order::release, Scope::engine>(&queue.marks[place], ticket + 1);
+  if (mark_order == Order::relaxed) {
+    store<Order::relaxed, Scope::engine>(&queue.marks[place], ticket + 1);
+  } else {
+    store<Order::release, Scope::engine>(&queue.marks[place], ticket + 1);
+  }
+}
+
+// Collective. Puts the commands of the ranks that have one (`is_mine`) at `ticket` of their own, all of [first,
+// first + count), and shows them to the controller.
+//
+// A group that finds the tail free and no older entries in front of its own holds it while it writes them. Then the
+// doorbell's fence is the only one that its entries need. Others that mark entries meanwhile leave them to the holder,
+// who looks again behind his doorbell, as in move_tail().
+template <class Group>
+GPU4FS_FN void put_entries(Group g, VirtualQueue& queue, const Tickets& tickets, bool is_mine, u32 ticket,
+                           const RankCommand& command) {
+  const HeldTail held = on_leader(g, [&] { return try_hold_tail(queue); });
+  const bool is_next = held.is_mine && GPU4FS_MUTANT(nvme_older_entries_overtaken, held.tail == tickets.first, true);
+  if (is_mine) put_entry(queue, ticket, command, is_next ? Order::relaxed : Order::release);
+  if (!held.is_mine) return move_tail(g, queue);
+  g.sync();
+  const u32 shown = is_next ? tickets.first + tickets.count : held.tail;
+  if (!advance_tail(g, queue, held, shown)) move_tail(g, queue);
 }
 
 }  // namespace detail
@@ -116,8 +139,7 @@ GPU4FS_FN SubmitResult try_submit(Group g, VirtualQueue& queue, const RankComman
   if (tickets.count == ~0u) return has_command ? SubmitResult::failed : SubmitResult::idle;
   const u32 number = popcount(votes & static_cast<u32>(low_bits(g.rank())));
   const bool is_taken = has_command && number < tickets.count;
-  if (is_taken) detail::put_entry(queue, tickets.first + number, command);
-  if (tickets.count > 0) detail::move_tail(g, queue);
+  if (tickets.count > 0) detail::put_entries(g, queue, tickets, is_taken, tickets.first + number, command);
   return is_taken ? SubmitResult::submitted : has_command ? SubmitResult::no_room : SubmitResult::idle;
 }
 
@@ -148,10 +170,8 @@ GPU4FS_FN SubmitResult submit(Group g, VirtualQueue& queue, const RankCommand& c
       if (turn == 1) break;
       if (poll(g, queue, visit) == 0) wait();
     }
-    if (has_command && number >= done && number < done + count) {
-      detail::put_entry(queue, first + number - done, command);
-    }
-    detail::move_tail(g, queue);
+    const bool is_part = has_command && number >= done && number < done + count;
+    detail::put_entries(g, queue, {first, count}, is_part, first + number - done, command);
     done += count;
   }
   return detail::submitted_or_idle(has_command);

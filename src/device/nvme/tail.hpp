@@ -21,6 +21,43 @@ GPU4FS_FN inline bool is_marked(const VirtualQueue& queue, u32 ticket) {
                        ticket != (load<Order::relaxed, Scope::engine>(&queue.next_ticket)));
 }
 
+// What a group has found at the tail.
+struct HeldTail {
+  bool is_mine;  // the tail belongs to this group until it is left
+  u32 tail;
+};
+
+// One rank.
+GPU4FS_FN inline HeldTail hold_tail(VirtualQueue& queue) {
+  if (exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 1) != 0) return {false, 0};
+  return {true, load<Order::relaxed, Scope::engine>(&queue.tail)};
+}
+// As above, for a group that has marked nothing yet and comes back with hold_tail() behind its marks.
+GPU4FS_FN inline HeldTail try_hold_tail(VirtualQueue& queue) {
+  if (load<Order::relaxed, Scope::engine>(&queue.tail_lock) != 0) return {false, 0};
+  if (exchange<Order::acquire, Scope::engine>(&queue.tail_lock, 1) != 0) return {false, 0};
+  return {true, load<Order::relaxed, Scope::engine>(&queue.tail)};
+}
+
+// Collective. Shows the controller the entries from the held tail to `tail` and all marked ones behind them, and leaves
+// the tail. True: nobody has marked an entry meanwhile.
+template <class Group>
+GPU4FS_FN bool advance_tail(Group g, VirtualQueue& queue, const HeldTail& held, u32 tail) {
+  for (u32 passed = Group::size(); passed == Group::size(); tail += passed) {
+    passed = leading_ranks(g, is_marked(queue, tail + g.rank()));
+  }
+  GPU4FS_CHECK_LE(tail - held.tail, capacity_of(queue));
+  return on_leader(g, [&] {
+    if (tail != held.tail) {
+      // Before the doorbell: whoever sees a completion knows that its command was shown to the controller.
+      store<Order::relaxed, Scope::engine>(&queue.tail, tail);
+      ring_doorbell(queue.submission_doorbell, place_of(queue, tail));
+    }
+    exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 0);
+    return GPU4FS_MUTANT(nvme_mark_not_looked_for_again, !is_marked(queue, tail), true);
+  });
+}
+
 // Collective. Moves the tail over all marked entries. Each rank looks at one mark, so a warp passes 32 entries in the
 // time of one access.
 //
@@ -30,31 +67,9 @@ GPU4FS_FN inline bool is_marked(const VirtualQueue& queue, u32 ticket) {
 // ranks have acquired, because on_leader() synchronises.
 template <class Group>
 GPU4FS_FN void move_tail(Group g, VirtualQueue& queue) {
-  struct Held {
-    bool is_mine;
-    u32 tail;
-  };
   for (u32 round = 0; round < tail_rounds_max; ++round) {
-    const Held held = on_leader(g, [&]() -> Held {
-      if (exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 1) != 0) return {false, 0};
-      return {true, load<Order::relaxed, Scope::engine>(&queue.tail)};
-    });
-    if (!held.is_mine) return;
-    u32 tail = held.tail;
-    for (u32 passed = Group::size(); passed == Group::size(); tail += passed) {
-      passed = leading_ranks(g, is_marked(queue, tail + g.rank()));
-    }
-    GPU4FS_CHECK_LE(tail - held.tail, capacity_of(queue));
-    const bool is_over = on_leader(g, [&] {
-      if (tail != held.tail) {
-        // Before the doorbell: whoever sees a completion knows that its command was shown to the controller.
-        store<Order::relaxed, Scope::engine>(&queue.tail, tail);
-        ring_doorbell(queue.submission_doorbell, place_of(queue, tail));
-      }
-      exchange<Order::acq_rel, Scope::engine>(&queue.tail_lock, 0);
-      return GPU4FS_MUTANT(nvme_mark_not_looked_for_again, !is_marked(queue, tail), true);
-    });
-    if (is_over) return;
+    const HeldTail held = on_leader(g, [&] { return hold_tail(queue); });
+    if (!held.is_mine || advance_tail(g, queue, held, held.tail)) return;
   }
 }
 
