@@ -257,13 +257,18 @@ u64 standard_page_cache_bytes(const ServerOptions& options, const pool::OpenedPo
   return std::min(default_page_cache_bytes(system_memory_bytes()), pool_bytes);
 }
 
-// Frames of the page cache, of which at most `holders` workers pin some at the same time.
-u32 page_cache_frames(const ServerOptions& options, const pool::OpenedPool& pool, u32 holders) {
+// Frames of the page cache, of which at most `holders` workers pin some at the same time. Says it if that takes more
+// memory than was asked for.
+u32 page_cache_frames(const ServerOptions& options, u32 holders, pool::OpenedPool& pool) {
   if (options.device_access == DeviceAccess::mapped) return 0;
   const u64 bytes = options.page_cache_bytes != 0 ? options.page_cache_bytes : standard_page_cache_bytes(options, pool);
   const u64 wanted = std::min(bytes, page_cache_bytes_max) / page_size;
-  return static_cast<u32>(
-      std::max<u64>(align_down(wanted, u64{cache::set_line_max}), device::staged_frames_min(holders)));
+  const u32 least = device::staged_frames_min(holders);
+  if (options.page_cache_bytes != 0 && wanted < least) {
+    pool.warnings.push_back(fmt::format("page_cache={} MiB is too small for {} workers: {} MiB are used", bytes >> 20,
+                                        holders, u64{least} * page_size >> 20));
+  }
+  return static_cast<u32>(std::max<u64>(align_down(wanted, u64{cache::set_line_max}), least));
 }
 
 engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
@@ -339,7 +344,7 @@ void start_direct_media(EngineSetup& setup, EngineWatch watch) {
   setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}}, std::move(watch));
 }
 
-void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
+void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetup& setup) {
   const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
   const u32 workers = options.worker_count != 0 ? options.worker_count : std::min(processors, 16u);
   engine::EngineConfig config;
@@ -354,7 +359,7 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
                                        {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
-                                        page_cache_frames(options, pool, workers + staged_lender_max)});
+                                        page_cache_frames(options, workers + staged_lender_max, pool)});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {[built] { engine::wake_workers(*built, 1); },
                                [staged = setup.staged] { return device::has_detached(*staged); }});
@@ -391,17 +396,16 @@ void map_fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose, Engine
   }
 }
 
-void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
+void set_up_cuda(const ServerOptions& options, pool::OpenedPool& pool, EngineSetup& setup) {
   engine::CudaOptions cuda;
   const engine::EngineConfig config = engine::cuda_engine_config(cuda);
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
   SharedMemory shared(*setup.gpu);
   if (is_direct(options.device_access)) open_directly(options, setup, shared, false);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
-  engine::Engine* built =
-      build_engine(*setup.gpu, options, pool, setup,
-                   {config, memory_sizes(options, gpu_memory_least, config.worker_count), false,
-                    page_cache_frames(options, pool, engine::worker_memory_count(config)), &shared});
+  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
+                                       {config, memory_sizes(options, gpu_memory_least, config.worker_count), false,
+                                        page_cache_frames(options, config.worker_count, pool), &shared});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {});
     cuda.on_running = [direct = setup.direct.get()](bool runs) { direct->set_must_poll(runs); };
@@ -411,7 +415,7 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
 }
 
 // Tries the GPU engine; the reason of the setup describes the result.
-bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
+bool try_cuda(const ServerOptions& options, pool::OpenedPool& pool, EngineSetup& setup) {
   const bool wanted = options.engine == EngineChoice::cuda;
   setup.reason = find_gpu_obstacle(setup, options.device_access);
   if (setup.reason.empty()) {

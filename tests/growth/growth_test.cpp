@@ -242,5 +242,30 @@ TEST_F(NewMembers, HoldTheTreeIfThereAreFewerReplicasThanWanted) {
   EXPECT_FALSE(repaired.warnings.empty());
 }
 
+// Workers of a staged pool need frames for what they pin, so a small page cache becomes larger, which is said.
+TEST(SmallPageCache, IsSaidToBeTooSmall) {
+  const GrowthFolder folder;
+  const std::vector<std::string> devices{folder / "device"};
+  pool::MakePoolOptions make;
+  make.device_paths = devices;
+  make.size_bytes = u64{64} << 20;
+  pool::make_pool(make);
+  for (const u64 page_cache_bytes : {u64{1} << 20, u64{32} << 20}) {
+    session::ServerOptions options = GrowthMount::options(devices);
+    options.device_access = session::DeviceAccess::direct_everywhere;
+    options.page_cache_bytes = page_cache_bytes;
+    GrowthMount mount(options);
+    const std::vector<std::string>& warnings = mount.server().warnings();
+    if (page_cache_bytes == u64{1} << 20) {
+      ASSERT_EQ(warnings.size(), 1u);
+      EXPECT_NE(warnings[0].find("page_cache=1 MiB is too small for 4 workers: 12 MiB are used"), std::string::npos)
+          << warnings[0];
+    } else {
+      EXPECT_TRUE(warnings.empty());
+    }
+    ASSERT_TRUE(mount.stop());
+  }
+}
+
 }  // namespace
 }  // namespace gpu4fs::test::growth_test
