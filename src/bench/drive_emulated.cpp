@@ -39,14 +39,6 @@ constexpr u32 raid_drives = 4;
 constexpr double raid_ratio_min = 0.85;
 constexpr double random_ratio_min = 0.8;
 
-session::EmulatedDriveOptions drives_of(const std::string& profile) {
-  session::EmulatedDriveOptions options;
-  if (!session::choose_drives(profile, &options)) {
-    throw std::runtime_error(fmt::format("a drive is {}, not {}", session::emulated_drive_names(), profile));
-  }
-  return options;
-}
-
 // The driver without a file system, on files that exist.
 class BareDrives {
  public:
@@ -83,6 +75,21 @@ class BareDrives {
       ended += take();
     }
     return static_cast<double>(total_bytes) / (now_seconds() - began);
+  }
+
+  // Microseconds of reads of a page, one at a time.
+  std::vector<double> read_latencies_us(u32 count) {
+    const std::vector<u32> pages = shuffled(static_cast<u32>(files_.front().size_bytes() / page_size), 1);
+    std::vector<double> latencies_us;
+    for (u32 i = 0; i < count; ++i) {
+      const double began = now_seconds();
+      submit(device::IoOperation::read, 0, pages[i % pages.size()]);
+      device::ring(*media_.queue());
+      while (take() == 0) {
+      }
+      latencies_us.push_back((now_seconds() - began) * 1e6);
+    }
+    return latencies_us;
   }
 
  private:
@@ -232,6 +239,20 @@ void measure_random(DrivesContext& context, const std::string& folder) {
 }
 
 }  // namespace
+
+session::EmulatedDriveOptions drives_of(const std::string& profile) {
+  session::EmulatedDriveOptions options;
+  if (!session::choose_drives(profile, &options)) {
+    throw std::runtime_error(fmt::format("a drive is {}, not {}", session::emulated_drive_names(), profile));
+  }
+  return options;
+}
+
+double bare_drive_latency_us(const DrivesContext& context, const session::EmulatedDriveOptions& drives) {
+  const TemporaryFolder own(context.folder);
+  BareDrives bare(make_files(own.path(), 1, u64{64} << 20), drives);
+  return percentile(bare.read_latencies_us(context.scale.miss_reads), 0.5);
+}
 
 void bench_drive_emulated(DrivesContext& context) {
   const auto in_folder = [&](const std::function<void(const std::string&)>& measure) {

@@ -13,6 +13,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <stdexcept>
 
 #include "bench/limits.hpp"
@@ -31,6 +32,9 @@ constexpr DrivePart drive_parts[] = {
     {"file", bench_drive_file}, {"block", bench_drive_block}, {"idle", bench_drive_idle},
     {"sync", bench_drive_sync}, {"raid", bench_drive_raid},   {"hits", bench_drive_hits},
 };
+
+constexpr DrivePart emulated_parts[] = {
+    {"emulated", bench_drive_emulated}, {"misses", bench_drive_misses}, {"recovery", bench_drive_recovery}};
 
 }  // namespace
 
@@ -73,16 +77,20 @@ void run_part(DrivesContext& context, const DrivePart& part) {
   }
 }
 
-}  // namespace
-
-void run_drive_parts(DrivesContext& context, const std::vector<std::string>& only) {
-  for (const DrivePart& part : drive_parts) {
+void run_parts(DrivesContext& context, std::span<const DrivePart> parts, const std::vector<std::string>& only) {
+  for (const DrivePart& part : parts) {
     if (only.empty() || std::find(only.begin(), only.end(), part.name) != only.end()) run_part(context, part);
   }
 }
 
-void run_emulated_parts(DrivesContext& context) {
-  run_part(context, {"emulated", bench_drive_emulated});
+}  // namespace
+
+void run_drive_parts(DrivesContext& context, const std::vector<std::string>& only) {
+  run_parts(context, drive_parts, only);
+}
+
+void run_emulated_parts(DrivesContext& context, const std::vector<std::string>& only) {
+  run_parts(context, emulated_parts, only);
 }
 
 int bench_drives(const BenchDrivesOptions& options) {
@@ -94,13 +102,13 @@ int bench_drives(const BenchDrivesOptions& options) {
   const std::string folder = options.folder.empty() ? standard : options.folder;
   if (!is_emulated) check_drive_folder(folder);
   BenchResult result = new_result("drives", options.engine, options.quick);
-  const DrivesScale scale = options.quick ? DrivesScale::quick() : DrivesScale::full();
+  const DrivesScale scale = options.quick ? DrivesScale::quick() : DrivesScale::full(is_on_gpu);
   const std::unique_ptr<DrivePeer> peer = new_drive_peer(options.peer);
   DrivesContext context{
       folder,       scale, *peer, result, is_on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu,
       options.drive};
   if (is_emulated) {
-    run_emulated_parts(context);
+    run_emulated_parts(context, options.only);
   } else {
     run_drive_parts(context, options.only);
   }

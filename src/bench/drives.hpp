@@ -22,12 +22,25 @@ struct DrivesScale {
   u32 appends;          // a multiple of 50
   u32 idle_ms;
   u64 hit_bytes;  // of the file that fits the page cache
+  u32 miss_reads;
+  u64 recovered_bytes;  // of the log
 
-  static constexpr DrivesScale full() {
-    return {u64{1} << 30, u64{128} << 20, u64{64} << 20, 3, 25, 20, 1000, 2000, u64{32} << 20};
+  // The page cache of a GPU has room for all its workers, whatever was asked for, so its file is larger.
+  static constexpr DrivesScale full(bool is_on_gpu) {
+    return {u64{is_on_gpu ? 4u : 1u} << 30,
+            u64{128} << 20,
+            u64{64} << 20,
+            3,
+            25,
+            20,
+            1000,
+            2000,
+            u64{32} << 20,
+            4000,
+            u64{256} << 20};
   }
   static constexpr DrivesScale quick() {
-    return {u64{64} << 20, u64{8} << 20, u64{16} << 20, 1, 0, 3, 200, 2000, u64{8} << 20};
+    return {u64{64} << 20, u64{8} << 20, u64{16} << 20, 1, 0, 3, 200, 2000, u64{8} << 20, 400, u64{16} << 20};
   }
 };
 
@@ -75,6 +88,14 @@ void bench_drive_hits(DrivesContext& context);
 // Pools on emulated NVMe drives, compared with the driver alone; the folder is in memory.
 void bench_drive_emulated(DrivesContext& context);
 
+// Reads of 4 KiB that miss the page cache, and a mount after a crash.
+void bench_drive_misses(DrivesContext& context);
+void bench_drive_recovery(DrivesContext& context);
+// Microseconds of a read of one page that the driver alone gives to such a drive, one at a time, p50.
+double bare_drive_latency_us(const DrivesContext& context, const session::EmulatedDriveOptions& drives);
+// std::runtime_error if there is no such profile.
+session::EmulatedDriveOptions drives_of(const std::string& profile);
+
 // Throws std::runtime_error if files of the folder are memory or cannot be accessed directly.
 void check_drive_folder(const std::string& folder);
 // "ext4", or a number.
@@ -83,6 +104,6 @@ std::string file_system_name(const std::string& folder);
 // One after the other, each named in standard error; a part that fails is left out. `only`: names of parts, empty: all.
 void run_drive_parts(DrivesContext& context, const std::vector<std::string>& only);
 // The same for pools on emulated drives.
-void run_emulated_parts(DrivesContext& context);
+void run_emulated_parts(DrivesContext& context, const std::vector<std::string>& only = {});
 
 }  // namespace gpu4fs::bench

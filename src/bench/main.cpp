@@ -39,8 +39,10 @@ void add_drives_options(cli::CommandLine& line) {
       .one_of({"auto", "fio", "bare"});
   drives.option("-o,--output", drives_options.output, "Write the result as JSON to this file");
   drives.flag("--quick", drives_options.quick, "Less data and fewer repetitions");
-  drives.option("--only", drives_options.only, "Parts to run: file, block, idle, sync, raid, hits")
-      .one_of({"file", "block", "idle", "sync", "raid", "hits"});
+  drives
+      .option("--only", drives_options.only,
+              "Parts to run: file, block, idle, sync, raid, hits; emulated drives: emulated, misses, recovery")
+      .one_of({"file", "block", "idle", "sync", "raid", "hits", "emulated", "misses", "recovery"});
   drives.on_selected([] { action = Action::drives; });
 }
 

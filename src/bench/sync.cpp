@@ -4,7 +4,6 @@
 
 #include <barrier>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -13,11 +12,11 @@
 
 #include "base/limits.hpp"
 #include "bench/client.hpp"
+#include "bench/crashed_pool.hpp"
 #include "bench/parts.hpp"
 #include "format/inode_format.hpp"
 #include "format/log_format.hpp"
 #include "frontend/local_session.hpp"
-#include "pool/pool_make.hpp"
 #include "server/recovery/recovery.hpp"
 
 namespace gpu4fs::bench {
@@ -172,57 +171,6 @@ std::vector<double> append_together(BenchContext& context) {
   return rates;
 }
 
-// A pool whose log holds the amount to be recovered, in the state after a crash.
-class CrashedPool {
- public:
-  explicit CrashedPool(u64 log_bytes) {
-    std::string pattern = "/dev/shm/gpu4fs-recovery-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a folder in /dev/shm");
-    folder_ = pattern;
-    pool::MakePoolOptions make;
-    make.device_paths = {folder_ + "/device"};
-    make.size_bytes = u64{2} << 30;
-    // A checkpoint is requested when half of it is in use.
-    make.log_bytes = 5 * log_bytes / 2;
-    pool::make_pool(make);
-    options_.device_paths = make.device_paths;
-    options_.engine = session::EngineChoice::cpu;
-    options_.commit_interval_s = 0;
-    fill(log_bytes);
-  }
-  ~CrashedPool() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  CrashedPool(const CrashedPool&) = delete;
-  CrashedPool& operator=(const CrashedPool&) = delete;
-
-  const session::ServerOptions& options() const { return options_; }
-
- private:
-  // Writes whose bytes are in the log, a byte less than a page each.
-  void fill(u64 log_bytes) {
-    server::PoolServer server(options_);
-    server.start();
-    {
-      BenchClient client(frontend::open_local_session(server, page_size + BenchClient::control_bytes));
-      const u64 file = client.create(format::inode_number_root, "log");
-      fill_pattern(client.buffer(), 1, 0, 1);
-      for (u64 written = 0; written < log_bytes; written += page_size) {
-        client.call(BenchClient::transfer(wire::Opcode::write, file, written % (u64{64} << 20), page_size - 1,
-                                          client.buffer_address(0)),
-                    "write");
-        if (written % (u64{2} << 20) == 0) client.sync();
-      }
-      client.sync();
-    }
-    server.abandon();
-  }
-
-  std::string folder_;
-  session::ServerOptions options_;
-};
-
 }  // namespace
 
 void bench_sync(BenchContext& context) {
@@ -245,7 +193,9 @@ void bench_recovery(BenchContext& context) {
   std::vector<double> seconds;
   u64 records = 0;
   for (u32 repeat = 0; repeat < 3; ++repeat) {
-    const CrashedPool pool(recovered_log_bytes);
+    session::ServerOptions options;
+    options.engine = session::EngineChoice::cpu;
+    const CrashedPool pool("/dev/shm", recovered_log_bytes, options);
     const double began = now_seconds();
     records = server::recover_pool(pool.options()).records_replayed;
     seconds.push_back(now_seconds() - began);

@@ -33,7 +33,9 @@ constexpr DrivesScale tiny{.file_bytes = u64{8} << 20,
                            .raid_s_max = 1000,
                            .appends = 50,
                            .idle_ms = 20,
-                           .hit_bytes = u64{1} << 20};
+                           .hit_bytes = u64{1} << 20,
+                           .miss_reads = 20,
+                           .recovered_bytes = u64{2} << 20};
 
 // The current folder if it is on a disk.
 std::optional<std::string> disk_folder() {
@@ -80,7 +82,7 @@ TEST(BenchDrives, EmulatedDrivesAreComparedWithTheDriverAlone) {
   BenchResult result = new_result("drives", "cpu", true);
   DrivesContext context{own.path(), tiny, *peer, result};
   context.drive = "unlimited";
-  run_emulated_parts(context);
+  run_emulated_parts(context, {"emulated"});
   EXPECT_TRUE(result.left_out.empty());
   std::set<std::string> names;
   for (const BenchRow& row : result.rows) {
@@ -93,7 +95,7 @@ TEST(BenchDrives, EmulatedDrivesAreComparedWithTheDriverAlone) {
                                           "drives-emulated-read-random"}));
   EXPECT_TRUE(std::filesystem::is_empty(own.path()));
   context.drive = "floppy";
-  run_emulated_parts(context);
+  run_emulated_parts(context, {"emulated"});
   ASSERT_EQ(result.left_out.size(), 1u);
   EXPECT_NE(result.left_out[0].find("floppy"), std::string::npos) << result.left_out[0];
 }
@@ -179,6 +181,24 @@ TEST(BenchDrives, RoundsEndByNumberAndByTime) {
   Rounds one(3, 0);
   EXPECT_TRUE(one.next());
   EXPECT_FALSE(one.next());
+}
+
+TEST(BenchDrives, MissesAndAMountAfterACrashAreMeasured) {
+  const TemporaryFolder own("/dev/shm");
+  const std::unique_ptr<DrivePeer> peer = new_drive_peer("bare");
+  BenchResult result = new_result("drives", "cpu", true);
+  DrivesContext context{own.path(), tiny, *peer, result};
+  run_emulated_parts(context, {"misses", "recovery"});
+  EXPECT_EQ(result.left_out, std::vector<std::string>{});
+  std::set<std::string> names;
+  for (const BenchRow& row : result.rows) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_NE(row.requirement, Requirement::none) << row.name;
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"drives-miss-10us", "drives-miss-dirty-10us", "drives-miss-tail-10us",
+                                          "drives-miss-100us", "drives-miss-dirty-100us", "drives-miss-tail-100us",
+                                          "drives-mount-after-crash"}));
+  EXPECT_TRUE(std::filesystem::is_empty(own.path()));
 }
 
 }  // namespace
