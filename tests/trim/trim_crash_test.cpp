@@ -115,8 +115,9 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
 
 // Devices whose pages pass through a page cache are written page by page, so there are many more states.
 u64 every_state_of(const TrimCrashShape& shape, u64 mark) {
-  if (mark % 2 == 1) return std::min<u64>(shape.every, 8);
-  return wants_staged_devices() && shape.every < 10 ? 16 * shape.every : shape.every;
+  const bool is_staged = wants_staged_devices();
+  if (mark % 2 == 1) return is_staged ? 12 : std::min<u64>(shape.every, 8);
+  return is_staged && shape.every < 10 ? 16 * shape.every : shape.every;
 }
 
 TEST_P(TrimCrashes, LeaveAllThatIsDurable) {
