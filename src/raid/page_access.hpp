@@ -36,7 +36,7 @@ GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
 
 struct PeekedPage {
   const u8* memory;  // nullptr: it is in no frame
-  bool is_frame;     // see device::peek_frame() for what the caller may do with it
+  bool is_frame;     // see device::look_at_frame() for what the caller may do with it
 };
 
 // A copy of a page without an announcement, in a space without stacks and lost devices.
@@ -45,7 +45,7 @@ GPU4FS_FN inline PeekedPage peek_page(const LogicalSpace& space, const PageLocat
   const DevicePlace place = page_place(space, location, copy);
   const device::Device& device = space.devices[place.device];
   if (device.kind != device::DeviceKind::staged) return {device::memory_at(device, place.offset, page_size), false};
-  return {device::peek_frame(device, place.offset / page_size), true};
+  return {device::look_at_frame(device, place.offset / page_size).memory, true};
 }
 
 // For `page_count` pages that are contiguous in memory, in one of their copies.

@@ -70,6 +70,7 @@ struct TestPoolOptions {
   bool starts_workers = true;  // false: only threads that wait for commands work
   bool degraded = false;       // mounts continue without devices that are missing or stale
   bool is_staged = wants_staged_devices();
+  QueuedMedia* media = nullptr;  // not null: staged devices behind its queue; it outlives the pool
   bool data_checksums = true;
   bool flush_by_upcall = false;  // true: checkpoints request flushes, which the test may answer
   // Returns the stack over a device's memory, at each mount; the pool answers the flushes then. Making, opening and
@@ -132,7 +133,8 @@ engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, co
   fs::FileSystem& fs = image->fs;
   const u32 holders = options.warp_count != 0 ? options.warp_count : options.worker_count + 1;
   device::StagedDevices* const staged =
-      options.is_staged ? stage_devices(memory, devices, engine::worker_memory_count(config), holders) : nullptr;
+      options.is_staged ? stage_devices(memory, devices, engine::worker_memory_count(config), holders, options.media)
+                        : nullptr;
   fs.space = pool::build_logical_space(memory, superblock, devices, pool.chunks, true);
   if (staged != nullptr) device::set_staged_devices(memory, staged, fs.space.devices);
   std::vector<format::Superblock> templates;
@@ -232,6 +234,7 @@ class BasicTestPool {
       }
       epoch = mounted_->host->durable_epoch();
     }
+    if (options_.media != nullptr) options_.media->stop();
     mounted_.reset();
     return epoch;
   }

@@ -8,6 +8,7 @@
 #include "device/device_types.hpp"
 #include "device/staged/staged_build.hpp"
 #include "session/engine_setup.hpp"
+#include "support/queued_media.hpp"
 
 namespace gpu4fs::test {
 
@@ -17,12 +18,13 @@ inline bool wants_staged_devices() {
          access == session::DeviceAccess::emulated;
 }
 
-// Gives the devices this form, with as few frames as possible. `holders`: workers that use them at the same time. The
-// caller passes the answer on to set_staged_devices().
+// Gives the devices this form, with as few frames as possible. `holders`: workers that use them at the same time.
+// `media`: null: their memory stays mapped. The caller passes the answer on to set_staged_devices().
 inline device::StagedDevices* stage_devices(EngineAllocator& allocator, std::vector<device::Device>& devices,
-                                            u32 worker_count, u32 holders) {
+                                            u32 worker_count, u32 holders, QueuedMedia* media = nullptr) {
+  const device::QueuedMedia queued = media != nullptr ? media->start(devices) : device::QueuedMedia{};
   device::StagedDevices* const staged =
-      device::build_staged_devices(allocator, nullptr, device::staged_frames_min(holders), worker_count);
+      device::build_staged_devices(allocator, nullptr, device::staged_frames_min(holders), worker_count, queued);
   for (device::Device& device : devices) {
     device.kind = device::DeviceKind::staged;
     device.staged = staged;

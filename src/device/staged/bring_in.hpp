@@ -154,17 +154,23 @@ GPU4FS_FN GPU4FS_NOINLINE inline u8* staged_memory_at(const Device& device, u64 
 
 namespace gpu4fs::device {
 
-// The frame of the page if it is in one; null: it is not, or not yet. Nothing is pinned, so the frame may get another
-// page at any time. The caller loads it as memory that others change (base/racy_access.hpp), and believes no byte
-// before a checksum of this page matches. One lane.
-GPU4FS_FN GPU4FS_NOINLINE inline const u8* peek_frame(const Device& device, u64 page) {
+// Where a page is.
+struct FrameLook {
+  const u8* memory;  // nullptr: it is in no frame, or not yet
+  bool is_loading;
+};
+
+// Nothing is pinned, so the frame may get another page at any time. The caller loads it as memory that others change
+// (base/racy_access.hpp), and believes no byte before a checksum of this page matches. One lane.
+GPU4FS_FN GPU4FS_NOINLINE inline FrameLook look_at_frame(const Device& device, u64 page) {
   GPU4FS_CHECK(device.staged != nullptr);
   const cache::Cache& cache = device.staged->cache;
   const cache::PageKey key{device.index, page};
   const cache::FoundLine found = cache::find(Lane{}, cache, key);
-  if (found.line == cache::no_line || !found.word.is_usable()) return nullptr;
+  if (found.line == cache::no_line) return {nullptr, false};
+  if (!found.word.is_usable()) return {nullptr, found.word.is_loading()};
   cache::note_use(cache, found);
-  return cache::frame_of(cache, found.line);
+  return {cache::frame_of(cache, found.line), false};
 }
 
 }  // namespace gpu4fs::device

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "engine/gate.hpp"
+#include "engine/optimistic/absent_pages.hpp"
 #include "engine/optimistic/read_move.hpp"
 #include "engine/optimistic/walk.hpp"
 #include "engine/poll/token.hpp"
@@ -19,6 +20,7 @@ enum class Planned : u32 {
   nothing,   // for the ordinary way
   answered,  // complete except for the completion
   page,      // a ReadPlan
+  absent,    // a ReadPlan of a page that has to be loaded
   pages,     // a ReadPlan of several pages
 };
 
@@ -137,6 +139,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_alone(const ReaderContext& reader, 
   }
 }
 
+GPU4FS_FN constexpr Planned planned_as(PlannedRead kind) {
+  switch (kind) {
+    case PlannedRead::page:
+      return Planned::page;
+    case PlannedRead::absent:
+      return Planned::absent;
+    case PlannedRead::pages:
+      return Planned::pages;
+    default:
+      return Planned::nothing;
+  }
+}
+
 // For a single rank, inside the step gate. `slot`: its name and record in the views.
 GPU4FS_FN inline void attempt(const ReaderContext& reader, const OwnCommand& own, u32 slot, Attempt* result,
                               FreshViews* fresh) {
@@ -144,10 +159,8 @@ GPU4FS_FN inline void attempt(const ReaderContext& reader, const OwnCommand& own
   if (own.command.opcode == wire::Opcode::read) {
     const ReadRange range{own.command.inode, own.command.offset, own.command.length};
     kind = plan_read(reader, range, own.places.answer, &result->read, fresh, &result->filled);
-    if (kind == PlannedRead::page || kind == PlannedRead::pages) {
-      result->result = result->read.to - result->read.from;
-      result->planned = kind == PlannedRead::page ? Planned::page : Planned::pages;
-    }
+    result->result = result->read.to - result->read.from;
+    result->planned = planned_as(kind);
   }
   if (kind != PlannedRead::in_inode) return;
   // Only copies are in memory, because their addresses are passed on.
@@ -223,6 +236,23 @@ GPU4FS_FN constexpr bool gives_inode(wire::Opcode opcode) {
          opcode == wire::Opcode::open;
 }
 
+// Waits for the pages of the ranks' planned reads that are in no frame. A worker of the host has other commands to
+// process meanwhile, so there these reads go the ordinary way. Uniform.
+template <class Group>
+GPU4FS_FN void load_absent(Group g, const ReaderContext& reader, Attempt* mine) {
+  const bool is_absent = mine->planned == Planned::absent;
+  if (g.ballot(is_absent) == 0) return;
+  if (is_absent) mine->planned = Planned::nothing;
+  if constexpr (Group::size() != 1) {
+    const u64 address = is_absent ? mine->read.address : raid::no_address;
+    const u8* const frame = await_frames(g, *reader.engine, address);
+    if (is_absent && frame != nullptr) {
+      mine->read.page = frame;
+      mine->planned = Planned::page;
+    }
+  }
+}
+
 // Attempts the commands in `wanted`, the first ones of chains together, then their successors, and so on. Returns the
 // set of those that failed or may not continue a chain. Uniform.
 template <class Group>
@@ -247,6 +277,7 @@ GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTur
     if ((ready >> rank & 1) != 0) own.command.inode = inode;
     mine->filled = {};
   }
+  load_absent(g, reader, mine);
   // An error ends a chain, and the ordinary way cancels its rest.
   const bool is_error = mine->status != Status::ok && (turn.linked >> rank & 1) != 0;
   return g.ballot(mine->planned == Planned::nothing || is_error) & wanted;

@@ -19,6 +19,7 @@ namespace gpu4fs::engine {
 enum class PlannedRead : u32 {
   unusual,   // for the ordinary way
   page,      // a ReadPlan
+  absent,    // a ReadPlan of a page that is in no frame of the page cache
   pages,     // a ReadPlan of several pages without their places
   in_inode,  // the content seems to be in the inode
 };
@@ -112,14 +113,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline PlannedRead view_file(const ReaderContext& read
 struct FoundPage {
   const u8* memory;  // nullptr: not known for sure, or must not be accessed
   const format::PageDescriptor* descriptor;
+  bool is_absent;  // it can be read once it is in a frame of the page cache
 };
 
-// The page where it is, or nullptr. A page in a frame of the page cache may be replaced while it is read, so only its
-// checksum can show that it was this page.
-GPU4FS_FN inline const u8* memory_of_page(const ReaderContext& reader, const raid::PageLocation& location, u32 copy) {
+// The page where it is. A page in a frame of the page cache may be replaced while it is read, so only its checksum can
+// show that it was this page.
+GPU4FS_FN inline FoundPage look_at_page(const ReaderContext& reader, const raid::PageLocation& location, u32 copy,
+                                        const format::PageDescriptor* descriptor) {
   const raid::PeekedPage page = raid::peek_page(reader.engine->fs.space, location, copy);
   const bool is_provable = !page.is_frame || reader.views->root.data_checksums != 0;
-  return GPU4FS_MUTANT(frame_believed, is_provable, true) ? page.memory : nullptr;
+  if (!GPU4FS_MUTANT(frame_believed, is_provable, true)) return {nullptr, descriptor, false};
+  return {page.memory, descriptor, page.memory == nullptr && page.is_frame};
 }
 
 // Finds a page in a chunk that is not remembered. If there is none, *found stays as it is. True: *view may be
@@ -133,8 +137,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool find_in_chunk(const ReaderContext& reader,
   const raid::ChunkState& chunk = space.chunks[index];
   const u64 page = (address - chunk.base_address) >> page_shift;
   if (page >= chunk.page_count) return false;
-  found->descriptor = &chunk.descriptors[page];
-  found->memory = memory_of_page(reader, {index, 0, page}, raid::preferred_copy(chunk, page));
+  *found = look_at_page(reader, {index, 0, page}, raid::preferred_copy(chunk, page), &chunk.descriptors[page]);
   if (raid::pages_are_apart(space)) return false;
   // Regions lose their memory only while no step runs, so no region does while the chunk is remembered.
   const bool is_whole = load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0;
@@ -148,7 +151,7 @@ GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address, C
   const ChunkView& chunk = reader.views->chunk(address >> reader.views->root.granule_shift);
   const u64 inside = address - chunk.base_address;
   if (is_of_era(chunk.era, reader) && inside < chunk.size_bytes) {
-    return {chunk.memory + inside, &chunk.descriptors[inside / page_size]};
+    return {chunk.memory + inside, &chunk.descriptors[inside / page_size], false};
   }
   FoundPage found{};
   *is_fresh = find_in_chunk(reader, address, &found, fresh);
@@ -233,7 +236,9 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const ReadRa
   const detail::FoundPage found = detail::find_page(reader, plan->address, &fresh->chunk, &filled->has_chunk);
   plan->page = found.memory;
   plan->descriptor = found.descriptor;
-  return found.memory != nullptr && failed == 0 ? PlannedRead::page : PlannedRead::unusual;
+  if (failed != 0) return PlannedRead::unusual;
+  if (found.is_absent) return PlannedRead::absent;
+  return found.memory != nullptr ? PlannedRead::page : PlannedRead::unusual;
 }
 
 }  // namespace gpu4fs::engine

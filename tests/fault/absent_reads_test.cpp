@@ -1,0 +1,166 @@
+// Reads without locks of pages that are in no frame of the page cache, by workers as a kernel has them: they load the
+// pages themselves. Loads that take long, fail or give other bytes are left to the ordinary way.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/staged/page_cache_counters.hpp"
+#include "support/file_client.hpp"
+#include "support/group_runner.hpp"
+#include "support/test_pool.hpp"
+
+namespace gpu4fs::test::absent_reads_test {
+namespace {
+
+constexpr u32 file_pages = 1200;  // more than there are frames
+constexpr u32 write_pages = 200;
+
+class AbsentReads : public ::testing::Test {
+ protected:
+  AbsentReads() : content_(file_pages * page_size) {
+    Sequence sequence(5);
+    for (u64 i = 0; i < content_.size(); i += 8) {
+      const u64 word = sequence.next();
+      std::memcpy(&content_[i], &word, 8);
+    }
+  }
+
+  void mount(const std::string& profile) {
+    TestPoolOptions options;
+    options.profile = profile;
+    options.is_staged = true;
+    options.media = &media_;
+    options.warp_count = 1;
+    options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
+    pool_ = std::make_unique<TestPool>(options);
+    ASSERT_LT(pool_->engine()->fs.space.staged->cache.line_count, file_pages);
+    session_ = pool_->open_session();
+    client_ = std::make_unique<FileClient>(*session_);
+    FileOperation op;
+    op.opcode = wire::Opcode::create;
+    op.inode = PosixModel::root;
+    op.name = "file";
+    op.mode = 0644;
+    inode_ = client_->call(op).result;
+    for (u32 page = 0; page < file_pages; page += write_pages) {
+      op.opcode = wire::Opcode::write;
+      op.inode = inode_;
+      op.offset = u64{page} * page_size;
+      op.length = u64{write_pages} * page_size;
+      const auto begin = content_.begin() + static_cast<std::ptrdiff_t>(op.offset);
+      ASSERT_EQ(client_->call(op, {begin, begin + static_cast<std::ptrdiff_t>(op.length)}).result, op.length);
+    }
+    ASSERT_EQ(pool_->checkpoint(), Status::ok);
+    // Brings the map into memory and settles the access time.
+    ASSERT_EQ(client_->simple(wire::Opcode::read, inode_, 0, page_size).result, page_size);
+  }
+  void TearDown() override {
+    client_.reset();
+    session_.reset();
+    if (pool_ == nullptr) return;
+    pool_->unmount();
+    EXPECT_EQ(pool_->check().findings.error_count(), 0u) << findings_text(pool_->check());
+  }
+
+  Status read_page(u32 page) {
+    std::memset(client_->data(), 0xaa, page_size);
+    const client::Reply reply = client_->simple(wire::Opcode::read, inode_, u64{page} * page_size, page_size);
+    if (reply.status != Status::ok) return reply.status;
+    EXPECT_EQ(reply.result, page_size) << page;
+    EXPECT_EQ(std::memcmp(client_->data(), &content_[u64{page} * page_size], page_size), 0) << page;
+    return Status::ok;
+  }
+  // Reads all pages. Returns how many reads went without locks.
+  u64 read_all() {
+    const u64 before = unlocked_count();
+    for (u32 page = 0; page < file_pages; ++page) EXPECT_EQ(read_page(page), Status::ok) << page;
+    return unlocked_count() - before;
+  }
+  // Of a busy machine some loads may take too long.
+  void expect_unlocked_misses() {
+    const u64 before = miss_count();
+    const u64 unlocked = read_all();
+    const u64 misses = miss_count() - before;
+    EXPECT_GT(misses, file_pages / 4);
+    EXPECT_GT(unlocked + misses, file_pages) << unlocked << " reads without locks, " << misses << " misses";
+  }
+  u64 unlocked_count() { return pool_->host().counters().commands_optimistic; }
+  u64 miss_count() {
+    return device::page_cache_counters(*pool_->engine()->fs.space.staged,
+                                       [](void* to, const void* from, u64 bytes) { std::memcpy(to, from, bytes); })
+        .misses;
+  }
+
+  static bool is_read(const device::IoRequest& request) { return request.operation == device::IoOperation::read; }
+
+  QueuedMedia media_;
+  std::unique_ptr<TestPool> pool_;
+  std::unique_ptr<client::Session> session_;
+  std::unique_ptr<FileClient> client_;
+  u64 inode_ = 0;
+
+ private:
+  std::vector<u8> content_;
+};
+
+TEST_F(AbsentReads, LoadTheirPages) {
+  mount("single");
+  expect_unlocked_misses();
+}
+
+TEST_F(AbsentReads, LoadOneOfTheCopies) {
+  mount("raid1");
+  expect_unlocked_misses();
+}
+
+TEST_F(AbsentReads, ThatAreSlowGoTheOrdinaryWay) {
+  mount("single");
+  const u64 misses = miss_count();
+  media_.before = [](const device::IoRequest& request) {
+    if (is_read(request)) std::this_thread::sleep_for(std::chrono::nanoseconds(4 * engine::detail::absent_wait_ns));
+    return Status::ok;
+  };
+  const u64 unlocked = read_all();
+  media_.before = {};
+  EXPECT_GT(miss_count(), misses + file_pages / 4);
+  EXPECT_LT(unlocked, file_pages);
+}
+
+TEST_F(AbsentReads, ThatFailAreErrors) {
+  mount("single");
+  std::atomic<u32> failed_count{0};
+  media_.before = [&](const device::IoRequest& request) {
+    if (!is_read(request)) return Status::ok;
+    ++failed_count;
+    return Status::medium_error;
+  };
+  u32 error_count = 0;
+  for (u32 page = 0; page < file_pages; ++page) error_count += read_page(page) == Status::ok ? 0 : 1;
+  media_.before = {};
+  EXPECT_GT(error_count, file_pages / 4);
+  EXPECT_GE(failed_count, error_count);
+  expect_unlocked_misses();
+}
+
+TEST_F(AbsentReads, GiveNoBytesThatDoNotMatchTheirChecksum) {
+  mount("single");
+  media_.after = [](const device::IoRequest& request) {
+    if (is_read(request)) std::memset(request.memory, 0x33, request.length);
+  };
+  u32 error_count = 0;
+  for (u32 page = 0; page < file_pages; ++page) {
+    if (read_page(page) == Status::ok) continue;
+    ++error_count;
+    EXPECT_NE(client_->data()[0], 0x33) << page;
+  }
+  media_.after = {};
+  EXPECT_GT(error_count, file_pages / 4);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test::absent_reads_test
