@@ -225,6 +225,10 @@
     "A request that nobody waits for has completed, and nobody is told.")                                             \
   X(drive_late_command_ignored, nvme, "DriveMedium.ADriveThatDoesNotAnswer*",                                         \
     "A drive that does not answer keeps its commands for ever.")                                                      \
+  X(drive_answers_ignored, nvme, "DriveSilence.*", "A drive that answers one command after the other is given up.")   \
+  X(drive_full_queue_trusted, nvme, "DriveSilence.*",                                                                 \
+    "Whoever waits for a place in the queue of a silent drive waits for ever.")                                       \
+  X(drive_answers_kept, nvme, "ServedDrive.*", "A slow emulated drive answers a long queue when all of it is done.")  \
   X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
   X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \

@@ -34,7 +34,7 @@ struct EmulatedDriveOptions {
   nvme::DriveProfile profile = nvme::profile_unlimited;
   u32 queue_count = 3;  // of each drive; the last one is of pages that are written behind
   u32 queue_depth = 256;
-  u64 command_timeout_ns = 5000000000;
+  u64 command_timeout_ns = device::drive_timeout_ns;
   u32 order_seed = 0;  // other than 0: completions come in random order
   // For tests: whether a command of the device is never answered.
   std::function<bool(u32 device, const nvme::SubmissionEntry& entry)> is_lost = nullptr;

@@ -7,14 +7,17 @@
 #include "base/atomics.hpp"
 #include "base/bits.hpp"
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "device/nvme/drive/service.hpp"
 
 namespace gpu4fs::nvme {
 
 namespace {
 
-// Commands of a queue that one step takes.
+// Commands of a queue that one step takes, and for how long it does. So what a slow medium has carried out completes
+// early, and other queues and drives have their turn.
 constexpr u32 take_max = 64;
+constexpr u64 take_ns_max = 1000000;
 // By how much a command of a drive with random order may be late.
 constexpr u64 disorder_ns = 20000;
 
@@ -61,10 +64,13 @@ u32 ServedDrive::take(u32 index) {
   // A driver that rings so is ignored, and its commands are late.
   if (tail > mask) return 0;
   const DriveQueue view = view_of(queue.memory);
+  u64 began_ns = 0;
   u32 count = 0;
   while (count < take_max && (queue.fetched & mask) != tail) {
-    const SubmissionEntry entry = detail::load_entry(view, queue.fetched);
     const u64 now_ns = now_monotonic_ns();
+    if (count == 0) began_ns = now_ns;
+    if (GPU4FS_MUTANT(drive_answers_kept, now_ns - began_ns >= take_ns_max, false)) break;
+    const SubmissionEntry entry = detail::load_entry(view, queue.fetched);
     ++queue.fetched;
     ++count;
     fetched_[index].store(queue.fetched, std::memory_order_release);

@@ -44,7 +44,8 @@ class ServedDrive {
     u32 taken = 0;
     u32 completed = 0;
   };
-  // Takes commands, carries them out, and posts completions that are due. Never waits.
+  // Takes commands, carries them out, and posts completions that are due. Never waits. If commands take long, it is one
+  // of each queue.
   Step step();
 
   // Whether there is nothing to do until a doorbell rings, or for ever after stop(). Any thread.
