@@ -59,6 +59,7 @@
   X(io_slot_shared, device, "IoSlots.*", "Two ranks of a group put their requests into one slot of the I/O queue.")    \
   X(doorbell_without_fence, device, "IoQueueSchedules.*",                                                             \
     "A producer looks for sleeping consumers before its request is visible.")                                         \
+  X(doorbell_of_awake_kept, device, "IoQueue.*", "A consumer that is awake finds its next sleep short.")              \
   X(doorbell_without_second_look, device, "IoQueueSchedules.*",                                                       \
     "A consumer sleeps without another look at the queue.")                                                           \
   X(completion_counted_too_late, device, "IoQueueSchedules.*",                                                        \
