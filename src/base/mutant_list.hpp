@@ -230,6 +230,8 @@
   X(drive_full_queue_trusted, nvme, "DriveSilence.*",                                                                 \
     "Whoever waits for a place in the queue of a silent drive waits for ever.")                                       \
   X(drive_answers_kept, nvme, "ServedDrive.*", "A slow emulated drive answers a long queue when all of it is done.")  \
+  X(drive_medium_kept, session, "DirectMedia.*", "The file of a removed device stays open.")                          \
+  X(failed_drive_kept, system, "DriveExchange.ADeviceIsRebuilt*", "A device is rebuilt on the drive that has failed.")\
   X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
   X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \

@@ -3,13 +3,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <cerrno>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "block/disk_file.hpp"
+#include "device/queue/io_queue_build.hpp"
 #include "pool/lock_wait.hpp"
 #include "pool/pool_device_file.hpp"
+#include "support/heap_allocator.hpp"
 
 namespace gpu4fs::session::direct_media_test {
 namespace {
@@ -42,6 +47,74 @@ TEST(DirectMedia, TheOpenFileOfRequestsHasTheLock) {
   EXPECT_THROW(device::MappedFile::open(disk.path(), {}), device::DeviceError);
   medium.reset();
   EXPECT_NO_THROW(open_locked(disk.path()));
+}
+
+// Media behind drives.
+class DriveMedia {
+ public:
+  DriveMedia(u32 device_count, u32 spare_count) {
+    void* const memory = heap_.allocate(device::io_queue_shared_bytes(DirectMedia::slot_count), cache_line);
+    media.emplace(heap_, device::IoQueueMemory{memory, memory}, true);
+    EmulatedDriveOptions options;
+    options.spare_count = spare_count;
+    media->use_drives(heap_, heap_, device_count, options);
+  }
+
+ private:
+  gpu4fs::test::HeapAllocator heap_;
+
+ public:
+  std::optional<DirectMedia> media;
+};
+
+bool is_locked(const std::string& path) {
+  try {
+    (void)device::MappedFile::open(path, {});
+    return false;
+  } catch (const device::DeviceError& error) {
+    EXPECT_EQ(error.error_number(), EBUSY);
+    return true;
+  }
+}
+
+TEST(DirectMedia, ADriveIsReleasedWithItsDevice) {
+  gpu4fs::test::DiskFile first(16 * page_size);
+  gpu4fs::test::DiskFile second(16 * page_size);
+  DriveMedia drives(1, 0);
+  const auto prepare = [&](u32 device, const std::string& path) {
+    device::MappedFile file = device::MappedFile::open(path, {});
+    return drives.media->prepare(device, file);
+  };
+  drives.media->install(0, prepare(0, first.path()));
+  drives.media->start({}, {});
+  EXPECT_TRUE(is_locked(first.path()));
+  try {
+    (void)prepare(1, second.path());
+    ADD_FAILURE() << "there is no drive for it";
+  } catch (const device::DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find(second.path()), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(is_locked(second.path()));
+  EXPECT_EQ(drives.media->close(0, 0), "");
+  EXPECT_FALSE(is_locked(first.path()));
+  (void)prepare(1, second.path());
+  EXPECT_NO_THROW(drives.media->install(1, prepare(1, second.path()))) << "what was prepared in vain was given back";
+  EXPECT_TRUE(is_locked(second.path()));
+}
+
+TEST(DirectMedia, AThreadThatCannotBeStartedIsAnError) {
+  pthread_attr_t usual;
+  pthread_attr_t giant;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(::pthread_getattr_default_np(&giant), 0);
+  // More than there are addresses.
+  ASSERT_EQ(::pthread_attr_setstacksize(&giant, std::size_t{1} << 60), 0);
+  DriveMedia drives(1, 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&giant), 0);
+  EXPECT_THROW(drives.media->start({}, {}), device::DeviceError);
+  EXPECT_EQ(::pthread_setattr_default_np(&usual), 0);
+  (void)::pthread_attr_destroy(&giant);
+  (void)::pthread_attr_destroy(&usual);
 }
 
 }  // namespace
