@@ -6,6 +6,8 @@
 #include <pthread.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@
 #include "pool/lock_wait.hpp"
 #include "pool/pool_device_file.hpp"
 #include "support/heap_allocator.hpp"
+#include "support/memory_folder.hpp"
 
 namespace gpu4fs::session::direct_media_test {
 namespace {
@@ -77,29 +80,42 @@ bool is_locked(const std::string& path) {
   }
 }
 
-TEST(DirectMedia, ADriveIsReleasedWithItsDevice) {
-  gpu4fs::test::DiskFile first(16 * page_size);
-  gpu4fs::test::DiskFile second(16 * page_size);
+void use_one_drive_twice(const std::string& first, const std::string& second) {
   DriveMedia drives(1, 0);
   const auto prepare = [&](u32 device, const std::string& path) {
     device::MappedFile file = device::MappedFile::open(path, {});
     return drives.media->prepare(device, file);
   };
-  drives.media->install(0, prepare(0, first.path()));
+  drives.media->install(0, prepare(0, first));
   drives.media->start({}, {});
-  EXPECT_TRUE(is_locked(first.path()));
+  EXPECT_TRUE(is_locked(first));
   try {
-    (void)prepare(1, second.path());
+    (void)prepare(1, second);
     ADD_FAILURE() << "there is no drive for it";
   } catch (const device::DeviceError& error) {
-    EXPECT_NE(std::string(error.what()).find(second.path()), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(second), std::string::npos) << error.what();
   }
-  EXPECT_FALSE(is_locked(second.path()));
+  EXPECT_FALSE(is_locked(second));
   EXPECT_EQ(drives.media->close(0, 0), "");
-  EXPECT_FALSE(is_locked(first.path()));
-  (void)prepare(1, second.path());
-  EXPECT_NO_THROW(drives.media->install(1, prepare(1, second.path()))) << "what was prepared in vain was given back";
-  EXPECT_TRUE(is_locked(second.path()));
+  EXPECT_FALSE(is_locked(first));
+  (void)prepare(1, second);
+  EXPECT_NO_THROW(drives.media->install(1, prepare(1, second))) << "what was prepared in vain was given back";
+  EXPECT_TRUE(is_locked(second));
+}
+
+TEST(DirectMedia, ADriveIsReleasedWithItsDevice) {
+  const gpu4fs::test::DiskFile first(16 * page_size);
+  const gpu4fs::test::DiskFile second(16 * page_size);
+  use_one_drive_twice(first.path(), second.path());
+}
+
+// The drive maps a file on tmpfs.
+TEST(DirectMedia, ADriveInMemoryIsReleasedWithItsDevice) {
+  std::string folder = gpu4fs::test::memory_folder() + std::string("/gpu4fs_media_XXXXXX");
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  for (const char* const name : {"/first", "/second"}) DeviceFile::create(folder + name, 16 * page_size);
+  use_one_drive_twice(folder + "/first", folder + "/second");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(DirectMedia, AThreadThatCannotBeStartedIsAnError) {
