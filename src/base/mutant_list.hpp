@@ -59,6 +59,7 @@
   X(io_slot_shared, device, "IoSlots.*", "Two ranks of a group put their requests into one slot of the I/O queue.")    \
   X(doorbell_without_fence, device, "IoQueueSchedules.*",                                                             \
     "A producer looks for sleeping consumers before its request is visible.")                                         \
+  X(doorbell_of_awake_kept, device, "IoQueue.*", "A consumer that is awake finds its next sleep short.")              \
   X(doorbell_without_second_look, device, "IoQueueSchedules.*",                                                       \
     "A consumer sleeps without another look at the queue.")                                                           \
   X(completion_counted_too_late, device, "IoQueueSchedules.*",                                                        \
@@ -225,6 +226,12 @@
     "A request that nobody waits for has completed, and nobody is told.")                                             \
   X(drive_late_command_ignored, nvme, "DriveMedium.ADriveThatDoesNotAnswer*",                                         \
     "A drive that does not answer keeps its commands for ever.")                                                      \
+  X(drive_answers_ignored, nvme, "DriveSilence.*", "A drive that answers one command after the other is given up.")   \
+  X(drive_full_queue_trusted, nvme, "DriveSilence.*",                                                                 \
+    "Whoever waits for a place in the queue of a silent drive waits for ever.")                                       \
+  X(drive_answers_kept, nvme, "ServedDrive.*", "A slow emulated drive answers a long queue when all of it is done.")  \
+  X(drive_medium_kept, session, "DirectMedia.*", "The file of a removed device stays open.")                          \
+  X(failed_drive_kept, system, "DriveExchange.ADeviceIsRebuilt*", "A device is rebuilt on the drive that has failed.")\
   X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
   X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \

@@ -86,8 +86,12 @@ class Controller {
 
   // Null: none; its requests fail. No request for the device is in flight. Any thread.
   void set_medium(u32 device, const BlockMedium* medium);
-  // The same with none. Afterwards the medium can be closed: nothing of the controller has its file.
-  virtual void forget_medium(u32 device) { set_medium(device, nullptr); }
+  // The same with none. Afterwards the medium can be closed, and nothing of the controller has its file. False: the
+  // system keeps the file open until the end.
+  virtual bool forget_medium(u32 device) {
+    set_medium(device, nullptr);
+    return true;
+  }
 
   // Whether the device's medium can forget ranges. False also after the system has refused it (EOPNOTSUPP). Any
   // thread.

@@ -78,11 +78,12 @@ void Uring::register_files(const std::vector<int>& files) {
   }
 }
 
-void Uring::unregister_file(u32 device) {
-  if (device >= files_.size() || files_[device] < 0) return;
+bool Uring::unregister_file(u32 device) {
+  if (device >= files_.size() || files_[device] < 0) return true;
   const int none = -1;
-  GPU4FS_CHECK_EQ(::io_uring_register_files_update(&ring_, device, &none, 1), 1);
-  files_[device] = -1;
+  // Another file may get the same descriptor, so the number is forgotten in any case.
+  files_[device] = none;
+  return ::io_uring_register_files_update(&ring_, device, &none, 1) == 1;
 }
 
 io_uring_sqe* Uring::next_entry() {

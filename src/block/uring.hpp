@@ -28,8 +28,9 @@ class Uring {
   // The entry is for this file of this device.
   void set_file(io_uring_sqe* entry, u32 device, int descriptor) const;
 
-  // The file of this device, if one is registered, is not used any more. No operation of it is in flight.
-  void unregister_file(u32 device);
+  // The file of this device, if one is registered, is not used any more. No operation of it is in flight. False: the
+  // kernel does not release it, and it stays open as long as the ring is there.
+  bool unregister_file(u32 device);
 
   // What could not be registered and why, for people; "" if everything was.
   const std::string& remarks() const { return remarks_; }

@@ -35,9 +35,10 @@ void UringController::stop() {
   for (BlockingWorker& worker : blocking_) worker.finish();
 }
 
-void UringController::forget_medium(u32 device) {
-  Controller::forget_medium(device);
-  for (const auto& worker : workers_) worker->unregister_file(device);
+bool UringController::forget_medium(u32 device) {
+  bool is_released = Controller::forget_medium(device);
+  for (const auto& worker : workers_) is_released &= worker->unregister_file(device);
+  return is_released;
 }
 
 std::string UringController::describe() const {

@@ -22,7 +22,7 @@ class UringController final : public Controller {
 
   std::string describe() const override;
   void stop() override;
-  void forget_medium(u32 device) override;
+  bool forget_medium(u32 device) override;
 
  private:
   friend class UringWorker;

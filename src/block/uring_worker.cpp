@@ -70,20 +70,23 @@ void UringWorker::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-void UringWorker::unregister_file(u32 device) {
+bool UringWorker::unregister_file(u32 device) {
   static_assert(device_count_max <= 64);
   const u64 bit = u64{1} << device;
   std::unique_lock lock(unregister_mutex_);
+  kept_files_ &= ~bit;
   unregister_.fetch_or(bit);
   device::write_doorbell(controller_.shared(), number_);
   unregistered_.wait(lock, [&] { return has_ended_ || (unregister_.load() & bit) == 0; });
+  return has_ended_ || (kept_files_ & bit) == 0;
 }
 
 // Only the thread of a ring may change it.
 void UringWorker::unregister_files(Uring& ring) {
   const std::lock_guard lock(unregister_mutex_);
   for (u64 left = unregister_.exchange(0); left != 0; left &= left - 1) {
-    ring.unregister_file(count_trailing_zeros(left));
+    const u32 device = count_trailing_zeros(left);
+    if (!ring.unregister_file(device)) kept_files_ |= u64{1} << device;
   }
   unregistered_.notify_all();
 }

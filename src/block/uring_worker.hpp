@@ -30,8 +30,9 @@ class UringWorker {
   UringWorker(UringController& controller, u32 number, std::vector<int> files);
   ~UringWorker();  // after begin_stop() of the controller
   void join();     // the same
-  // Returns when the ring has no file of the device; another one may get its descriptor. Any thread but the worker's.
-  void unregister_file(u32 device);
+  // Returns when the ring uses no file of the device; another one may get its descriptor. False: the kernel does not
+  // release the file as long as the ring is there. Any thread but the worker's.
+  bool unregister_file(u32 device);
   UringWorker(const UringWorker&) = delete;
   UringWorker& operator=(const UringWorker&) = delete;
 
@@ -74,6 +75,7 @@ class UringWorker {
   std::mutex unregister_mutex_;
   std::condition_variable unregistered_;
   std::atomic<u64> unregister_{0};  // one bit for each device; changed under the mutex
+  u64 kept_files_ = 0;              // of them, those that the kernel did not release
   bool has_ended_ = false;
   std::thread thread_;
 };

@@ -7,6 +7,7 @@
 
 #include "base/host/size_text.hpp"
 #include "pool/pool_device_file.hpp"
+#include "session/engine_setup.hpp"
 
 namespace gpu4fs::daemon {
 namespace {
@@ -75,6 +76,7 @@ void apply_drive(MountOptions& options, const Option& option) {
   if (!session::choose_drives(std::string(option.value), &options.server.drives)) {
     throw MountUsageError(fmt::format("option 'drive' is {}, not '{}'", session::emulated_drive_names(), option.value));
   }
+  options.has_drive = true;
 }
 
 void apply_damaged_log(MountOptions& options, const Option& option) {
@@ -217,6 +219,14 @@ void add_mount_options(MountOptions& options, std::string_view list) {
     add_option(options,
                Option{word.substr(0, equals), has_value ? word.substr(equals + 1) : std::string_view{}, has_value});
   }
+}
+
+void check_mount_options(const MountOptions& options) {
+  // Tests say it by the environment.
+  if (!options.has_drive || session::resolve_access(options.server.device_access) == session::DeviceAccess::emulated) {
+    return;
+  }
+  throw MountUsageError("option 'drive' needs access=emulated: other devices are as fast as they are");
 }
 
 }  // namespace gpu4fs::daemon

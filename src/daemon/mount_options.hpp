@@ -23,9 +23,13 @@ struct MountOptions {
   frontend::FuseOptions fuse;
   std::optional<MountAccess> access;  // if "ro" or "rw" was given
   bool is_remount = false;
+  bool has_drive = false;  // option "drive"
 };
 
 // Adds a comma-separated list to `options`; a later option overrides an earlier one.
 void add_mount_options(MountOptions& options, std::string_view list);
+
+// When all lists were added: MountUsageError if an option needs another one.
+void check_mount_options(const MountOptions& options);
 
 }  // namespace gpu4fs::daemon

@@ -86,6 +86,12 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   const device::GpuRegistration registration = mapped.gpu_registration();
   const bool is_registered = mounted_.setup.gpu != nullptr && !mounted_.setup.accesses_directly(mapped);
   if (is_registered && !registration.possible) throw pool::PoolError(Status::gpu_error, registration.reason);
+  const bool is_direct = mounted_.setup.accesses_directly(mapped);
+  try {
+    if (is_direct) mounted_.setup.direct->require_room(mapped.path());
+  } catch (const device::DeviceError& error) {
+    throw pool::PoolError(Status::no_space, error.what());
+  }
   if (!mapped.grows_with_use()) mapped.reserve_blocks();
   try {
     mapper_.prepare_memory(device, mapped, grower_.usage());
@@ -95,25 +101,39 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   }
   try {
     // The device may still be in use, and keeps its medium.
-    if (mounted_.setup.accesses_directly(mapped)) {
+    if (is_direct) {
       entrant.file.leave_locked_file();
-      entrant.medium = session::DirectMedia::open(mapped);
+      entrant.prepared = mounted_.setup.direct->prepare(device, mapped);
     }
   } catch (const device::DeviceError& error) {
+    if (entrant.is_fresh) entrant.file.free_blocks();
     throw pool::PoolError(Status::io_error, error.what());
   }
   entrant.mapped = std::move(mapped);
+}
+
+// What is in flight was meant for the medium before.
+void DeviceExchange::await_quiet(u32 device) const {
+  const session::DirectMedia* const direct = mounted_.setup.direct.get();
+  if (direct == nullptr || direct->await_quiet(device, quiet_timeout_ms)) return;
+  throw pool::PoolError(Status::busy, fmt::format("device {}: requests to it do not end", device));
+}
+
+// For a device that is filled again although its drive has failed.
+std::optional<session::DirectMedia::Prepared> DeviceExchange::prepare_renewal(u32 device) const {
+  try {
+    if (mounted_.setup.direct != nullptr) return mounted_.setup.direct->prepare_renewal(device);
+  } catch (const device::DeviceError& error) {
+    throw pool::PoolError(Status::no_space, error.what());
+  }
+  return std::nullopt;
 }
 
 // Makes the file known to server and engine; nothing uses it yet.
 void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   GPU4FS_CHECK(entrant.mapped.has_value());
   device::MappedFile& mapped = *entrant.mapped;
-  session::DirectMedia* const direct = mounted_.setup.direct.get();
-  // What is in flight was meant for the medium before.
-  if (direct != nullptr && !direct->await_quiet(device, quiet_timeout_ms)) {
-    throw pool::PoolError(Status::busy, fmt::format("device {}: requests to it do not end", device));
-  }
+  await_quiet(device);
   std::unique_lock lock(mounted_.tables, std::defer_lock);
   try {
     {
@@ -129,7 +149,7 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
     if (mounted_.setup.gpu != nullptr) mounted_.setup.retired_files.push_back(std::move(mapped));
     throw;
   }
-  if (entrant.medium != nullptr) direct->install(device, std::move(entrant.medium));
+  if (entrant.prepared) mounted_.setup.direct->install(device, std::move(*entrant.prepared));
   pool::OpenedDevice& opened = mounted_.pool.devices[device];
   session::EngineSetup& setup = mounted_.setup;
   std::swap(setup.files[device], mapped);

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/host/log.hpp"
+#include "base/mutant.hpp"
 #include "fmt/format.h"
 #include "format/format_text.hpp"
 #include "pool/pool_error.hpp"
@@ -100,12 +101,16 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
     pool::OpenedDevice& opened = mounted_.pool.devices[device];
     if (opened.state == pool::MemberState::missing)
       return fmt::format("device {} is missing; 'device replace' fills another one", device);
+    std::optional<session::DirectMedia::Prepared> renewal = prepare_renewal(device);
     make_stale(device);
     u64 page_total = 0;
     // A device that failed while it was mounted is still mapped. The content of its mapping may have reached only the
     // system's cache, which forgets a failed write, so it must be written again.
     const bool is_mapped = opened.file.fd() >= 0;
     if (is_mapped) {
+      await_quiet(device);
+      if (GPU4FS_MUTANT(failed_drive_kept, renewal.has_value(), false))
+        mounted_.setup.direct->install(device, std::move(*renewal));
       pool::prepare_replacement(mounted_.pool, opened.file, opened.part, false);
       mapper_.prepare_memory(device, mounted_.setup.files[device], grower_.usage());
       {

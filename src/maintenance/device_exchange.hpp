@@ -46,7 +46,7 @@ class DeviceExchange {
     bool is_fresh;     // it has no useful content
     std::string spec;  // path with its layers
     std::optional<device::MappedFile> mapped = std::nullopt;
-    std::unique_ptr<session::DirectMedia::Medium> medium = nullptr;  // null: it is mapped
+    std::optional<session::DirectMedia::Prepared> prepared = std::nullopt;  // nothing: it is mapped
   };
 
   u32 find_stale() const;
@@ -56,7 +56,9 @@ class DeviceExchange {
   void refuse_member(const pool::DeviceFile& file) const;
   u64 enter(u32 device, Entrant entrant);
   void map_file(u32 device, Entrant& entrant) const;
+  void await_quiet(u32 device) const;
   void install_file(u32 device, Entrant& entrant);
+  std::optional<session::DirectMedia::Prepared> prepare_renewal(u32 device) const;
   u64 begin(u32 device, const format::DevicePart& part);
   void name_newcomer(u32 device, const format::DevicePart& part);
   std::string fill(u32 device, bool is_fresh, u64 page_total, u64 rate_limit);

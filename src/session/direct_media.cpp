@@ -74,29 +74,49 @@ bool DirectMedia::await_quiet(u32 device, u64 timeout_ms) const {
   return true;
 }
 
-void DirectMedia::install(u32 device, std::unique_ptr<Medium> medium) {
-  GPU4FS_CHECK_LT(device, media_.size());
-  if (controller_ != nullptr) {
-    if (is_buffered(medium.get())) {
-      log(LogLevel::warning, fmt::format("{}: no direct access; the kernel's page cache is used", medium->path()));
-    }
-    controller_->set_medium(device, medium.get());
-  }
-  if (drives_ != nullptr && medium != nullptr) drives_->connect(device, *medium);
-  std::swap(media_[device], medium);
-  if (medium != nullptr) retired_.push_back(std::move(medium));
+void DirectMedia::require_room(const std::string& path) const {
+  if (drives_ != nullptr) drives_->require_one(path);
 }
 
-bool DirectMedia::close(u32 device, u64 timeout_ms) {
+DirectMedia::Prepared DirectMedia::prepare(u32 device, device::MappedFile& file) {
+  Prepared prepared{open(file), {nullptr, {drives_.get()}}};
+  if (drives_ != nullptr) prepared.drive = drives_->take(device, *prepared.medium);
+  return prepared;
+}
+
+std::optional<DirectMedia::Prepared> DirectMedia::prepare_renewal(u32 device) {
   GPU4FS_CHECK_LT(device, media_.size());
-  if (media_[device] == nullptr) return true;
-  if (!await_quiet(device, timeout_ms)) return false;
-  // The thread of an emulated drive uses its medium until the end.
-  if (drives_ != nullptr) return true;
-  controller_->forget_medium(device);
+  if (drives_ == nullptr || media_[device] == nullptr || !drives_->has_failed(device)) return std::nullopt;
+  return Prepared{nullptr, drives_->take(device, *media_[device])};
+}
+
+void DirectMedia::install(u32 device, Prepared prepared) {
+  GPU4FS_CHECK_LT(device, media_.size());
+  retired_.reserve(retired_.size() + 1);
+  if (is_buffered(prepared.medium.get()) && controller_ != nullptr) {
+    log(LogLevel::warning,
+        fmt::format("{}: no direct access; the kernel's page cache is used", prepared.medium->path()));
+  }
+  // The drive before carries out nothing on the new medium, and the engine knows the new one when it works.
+  if (drives_ != nullptr) drives_->disconnect(device);
+  if (prepared.medium != nullptr) {
+    if (controller_ != nullptr) controller_->set_medium(device, prepared.medium.get());
+    std::swap(media_[device], prepared.medium);
+    if (prepared.medium != nullptr) retired_.push_back(std::move(prepared.medium));
+  }
+  if (drives_ != nullptr) drives_->connect(device, std::move(prepared.drive));
+}
+
+std::string DirectMedia::close(u32 device, u64 timeout_ms) {
+  GPU4FS_CHECK_LT(device, media_.size());
+  if (media_[device] == nullptr) return "";
+  if (!await_quiet(device, timeout_ms)) return "requests to it do not end";
+  retired_.reserve(retired_.size() + 1);
+  if (drives_ != nullptr) drives_->disconnect(device);
+  const bool is_released = controller_->forget_medium(device);
   media_[device]->close();
   retired_.push_back(std::move(media_[device]));
-  return true;
+  return is_released ? "" : "io_uring does not release it";
 }
 
 void DirectMedia::start(std::vector<block::MemoryRange> memory, EngineWatch watch) {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,15 +41,28 @@ class DirectMedia {
   static bool serves(const device::MappedFile& file, bool everywhere);
 
   // Unmaps the file, which becomes the medium of a device that nobody accesses yet. All descriptors of the same open
-  // file access it directly afterwards (pool::DeviceFile::leave_locked_file()). DeviceError: it cannot be opened.
-  void set(u32 device, device::MappedFile& file) { install(device, open(file)); }
-  // Unmaps the file and opens it as a medium, which is not used yet. DeviceError.
+  // file access it directly afterwards (pool::DeviceFile::leave_locked_file()). DeviceError: see prepare().
+  void set(u32 device, device::MappedFile& file) { install(device, prepare(device, file)); }
+  // Unmaps the file and opens it as a medium. DeviceError: it cannot be opened.
   static std::unique_ptr<Medium> open(device::MappedFile& file);
-  // The medium becomes that of the device. Nothing is in flight for the one before (await_quiet()), which stays open.
-  void install(u32 device, std::unique_ptr<Medium> medium);
-  // The device has left the pool: its medium is closed, so that its disk can be taken away. False: something was still
-  // in flight after this time, and it stays open.
-  bool close(u32 device, u64 timeout_ms);
+
+  // What a device gets, and does not use yet. It does not outlive the object.
+  struct Prepared {
+    std::unique_ptr<Medium> medium;  // null: the device keeps its own
+    EmulatedDrives::FreeBay drive;   // if media are behind drives
+  };
+  // As open(). DeviceError too: no drive is left.
+  Prepared prepare(u32 device, device::MappedFile& file);
+  // If the device's drive has failed: another one with the same medium. DeviceError: none is left.
+  std::optional<Prepared> prepare_renewal(u32 device);
+  // DeviceError if no drive is left for the device at `path`.
+  void require_room(const std::string& path) const;
+  // The device gets it. Nothing is in flight for the medium before (await_quiet()), which stays open.
+  void install(u32 device, Prepared prepared);
+
+  // The device has left the pool: its medium and its drive are released, so that its disk can be taken away. Returns ""
+  // or why the medium stays open: something was still in flight after this time, or io_uring does not release it.
+  std::string close(u32 device, u64 timeout_ms);
   // Waits until nothing is in flight for a device for which no step begins requests any more: it is lost. False: after
   // this time something still is.
   bool await_quiet(u32 device, u64 timeout_ms) const;

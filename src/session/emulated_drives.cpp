@@ -17,7 +17,9 @@
 #include "base/check.hpp"
 #include "base/copy.hpp"
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "base/racy_access.hpp"
+#include "device/medium_file.hpp"
 #include "device/nvme/drive/io_commands.hpp"
 #include "device/queue/io_consumer.hpp"
 #include "fmt/format.h"
@@ -30,8 +32,6 @@ using nvme::StatusCode;
 
 constexpr u32 block_bytes = 4096;
 static_assert(block_bytes == page_size);
-// Drives that devices may get later.
-constexpr u32 spare_max = 32;
 constexpr u32 processors_per_thread = 4;
 // Looks of a thread that finds nothing, before it sleeps. It yields in between.
 constexpr u32 short_looks = 64;
@@ -170,6 +170,12 @@ struct EmulatedDrives::Medium {
   bool is_deallocation_ = false;
 };
 
+struct EmulatedDrives::Bay {
+  device::BuiltDrive built;
+  std::unique_ptr<nvme::ServedDrive> drive;
+  std::unique_ptr<Medium> medium;  // null: no device has the drive
+};
+
 bool choose_drives(const std::string& text, EmulatedDriveOptions* options) {
   const std::optional<nvme::DriveProfile> profile = nvme::find_profile(text);
   if (!profile) return false;
@@ -188,13 +194,22 @@ EmulatedDrives::EmulatedDrives(const DriveMemorySource& memory, const ServedIoQu
   const u32 processors = std::max(1u, std::thread::hardware_concurrency());
   thread_count_ = std::min(
       {std::max(1u, processors / processors_per_thread), std::max(1u, device_count), u32{device::io_consumer_max}});
-  const u32 drive_count = std::min(device_count + spare_max, u32{device_count_max} + spare_max);
+  const u32 drive_count = device_count + options_.spare_count;
   Pieces pieces(memory.shared, u64{drive_count} * shared_bytes_of_drive(options_));
   device::DriveSetup setup;
   setup.has_zeroes = true;
   setup.command_timeout_ns = options_.command_timeout_ns;
   for (u32 i = 0; i < drive_count; ++i) {
-    spare_.push_back(device::build_drive(allocator_, pieces, setup, options_.queue_count, options_.queue_depth));
+    auto bay = std::make_unique<Bay>();
+    bay->built = device::build_drive(allocator_, pieces, setup, options_.queue_count, options_.queue_depth);
+    std::vector<nvme::ServedQueue> queues;
+    for (const device::DriveQueueEntries& entries : bay->built.entries) {
+      queues.push_back({entries.submissions, entries.completions, entries.submission_doorbell,
+                        entries.completion_doorbell, options_.queue_depth, static_cast<u16>(queues.size() + 1)});
+    }
+    bay->drive = std::make_unique<nvme::ServedDrive>(queues, options_.profile, nullptr, options_.order_seed);
+    free_.push_back(bay.get());
+    bays_.push_back(std::move(bay));
   }
   // Everything that the engine names has a bus address; frames and pages of workers are what it names.
   const device::DriveSet image = device::drive_set_image(memory.shared, queue.slot_count, {{nullptr, ~u64{0}, 0}});
@@ -217,46 +232,72 @@ void EmulatedDrives::publish(u32 device, device::Drive* drive) {
   }
 }
 
-std::unique_ptr<EmulatedDrives::Connected> EmulatedDrives::serve_by(u32 device, const block::BlockMedium& medium,
-                                                                    const device::BuiltDrive& built) {
-  auto connected = std::make_unique<Connected>();
-  connected->medium = std::make_unique<Medium>(backend_, device, medium);
-  connected->signal = built.signal;
-  std::vector<nvme::ServedQueue> queues;
-  for (const device::DriveQueueEntries& entries : built.entries) {
-    queues.push_back({entries.submissions, entries.completions, entries.submission_doorbell,
-                      entries.completion_doorbell, options_.queue_depth, static_cast<u16>(queues.size() + 1)});
-  }
-  connected->drive = std::make_unique<nvme::ServedDrive>(
-      queues, options_.profile,
-      [this, device,
-       carried = connected->medium.get()](const nvme::SubmissionEntry& entry) -> std::optional<StatusCode> {
-        if (options_.is_lost && options_.is_lost(device, entry)) return std::nullopt;
-        return carried->carry_out(entry);
-      },
-      options_.order_seed);
-  return connected;
+void EmulatedDrives::require_one(const std::string& path) const {
+  const std::lock_guard guard(free_mutex_);
+  if (!free_.empty()) return;
+  device::fail_medium(
+      path,
+      fmt::format("there is no emulated drive left for it: this mount has {}; mount the pool again", bays_.size()), 0);
 }
 
-void EmulatedDrives::connect(u32 device, const block::BlockMedium& medium) {
+EmulatedDrives::FreeBay EmulatedDrives::take(u32 device, const block::BlockMedium& medium) {
   GPU4FS_CHECK_LT(device, device_count_max);
-  std::unique_ptr<Connected> connected;
-  device::Drive* drive = nullptr;
-  if (!spare_.empty()) {
-    const device::BuiltDrive built = std::move(spare_.back());
-    spare_.pop_back();
-    connected = serve_by(device, medium, built);
-    drive = built.drive;
-    // Nobody uses the drive before the engine knows it.
-    const u64 block_count = medium.size_bytes() / block_bytes;
-    const u32 has_deallocate = medium.can_discard() ? 1 : 0;
-    allocator_.copy_in(&drive->block_count, &block_count, sizeof(block_count));
-    allocator_.copy_in(&drive->has_deallocate, &has_deallocate, sizeof(has_deallocate));
+  auto carried = std::make_unique<Medium>(backend_, device, medium);
+  FreeBay bay(nullptr, GiveBack{this});
+  while (bay == nullptr) {
+    require_one(medium.path());
+    const std::lock_guard guard(free_mutex_);
+    if (free_.empty()) continue;
+    bay.reset(free_.back());
+    free_.pop_back();
   }
-  Connected* const before = by_device_[device].exchange(connected.get(), std::memory_order_acq_rel);
-  if (before != nullptr) before->drive->stop();
-  if (connected != nullptr) all_.push_back(std::move(connected));
-  publish(device, drive);
+  // Nobody uses the drive before the engine knows it.
+  device::Drive* const drive = bay->built.drive;
+  const u64 block_count = medium.size_bytes() / block_bytes;
+  const u32 has_deallocate = medium.can_discard() ? 1 : 0;
+  allocator_.copy_in(&drive->block_count, &block_count, sizeof(block_count));
+  allocator_.copy_in(&drive->has_deallocate, &has_deallocate, sizeof(has_deallocate));
+  bay->drive->set_carry_out(
+      [this, device, carried = carried.get()](const nvme::SubmissionEntry& entry) -> std::optional<StatusCode> {
+        if (options_.is_lost && options_.is_lost(device, entry)) return std::nullopt;
+        return carried->carry_out(entry);
+      });
+  bay->medium = std::move(carried);
+  return bay;
+}
+
+void EmulatedDrives::give_back(Bay* bay) noexcept {
+  bay->drive->set_carry_out(nullptr);
+  if (GPU4FS_MUTANT(drive_medium_kept, true, false)) bay->medium.reset();
+  const std::lock_guard guard(free_mutex_);
+  free_.push_back(bay);  // there is room for all
+}
+
+void EmulatedDrives::connect(u32 device, FreeBay bay) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  GPU4FS_CHECK(bay != nullptr && by_device_[device].load(std::memory_order_relaxed) == nullptr);
+  Bay* const connected = bay.release();
+  by_device_[device].store(connected, std::memory_order_release);
+  publish(device, connected->built.drive);
+}
+
+void EmulatedDrives::disconnect(u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  Bay* const bay = by_device_[device].load(std::memory_order_relaxed);
+  if (bay == nullptr) return;
+  const bool failed = has_failed(device);
+  publish(device, nullptr);
+  by_device_[device].store(nullptr, std::memory_order_release);
+  if (!failed) return give_back(bay);
+  // It never works again.
+  bay->drive->stop();
+  bay->drive->set_carry_out(nullptr);
+  bay->medium.reset();
+}
+
+bool EmulatedDrives::has_failed(u32 device) const {
+  const Bay* const bay = by_device_[device].load(std::memory_order_acquire);
+  return bay != nullptr && load<Order::acquire, Scope::system>(&bay->built.signal->failure) != 0;
 }
 
 void EmulatedDrives::start(device::IoQueueShared& shared, block::Controller& backend, EngineWatch watch) {
@@ -279,11 +320,11 @@ void EmulatedDrives::announce() {
 }
 
 // The engine gave the drive up: it gets its memory back.
-void EmulatedDrives::answer_failure(Connected& connected) {
-  device::DriveSignal& signal = *connected.signal;
+void EmulatedDrives::answer_failure(Bay& bay) {
+  device::DriveSignal& signal = *bay.built.signal;
   if (load<Order::acquire, Scope::system>(&signal.failure) == 0) return;
   if (load<Order::relaxed, Scope::system>(&signal.is_quiet) != 0) return;
-  connected.drive->stop();
+  bay.drive->stop();
   store<Order::release, Scope::system>(&signal.is_quiet, 1u);
   announce();
 }
@@ -292,20 +333,20 @@ bool EmulatedDrives::serve_once(u32 thread) {
   bool found = false;
   const u32 step = thread_count_;
   for (u32 device = thread; device < device_count_max; device += step) {
-    Connected* const connected = by_device_[device].load(std::memory_order_acquire);
-    if (connected == nullptr) continue;
-    const nvme::ServedDrive::Step done = connected->drive->step();
+    Bay* const bay = by_device_[device].load(std::memory_order_acquire);
+    if (bay == nullptr) continue;
+    const nvme::ServedDrive::Step done = bay->drive->step();
     found |= done.taken + done.completed != 0;
     if (done.completed != 0) announce();
-    answer_failure(*connected);
+    answer_failure(*bay);
   }
   return found;
 }
 
 bool EmulatedDrives::is_idle(u32 thread) const {
   for (u32 device = thread; device < device_count_max; device += thread_count_) {
-    const Connected* const connected = by_device_[device].load(std::memory_order_acquire);
-    if (connected != nullptr && !connected->drive->is_idle()) return false;
+    const Bay* const bay = by_device_[device].load(std::memory_order_acquire);
+    if (bay != nullptr && !bay->drive->is_idle()) return false;
   }
   return true;
 }
@@ -313,7 +354,7 @@ bool EmulatedDrives::is_idle(u32 thread) const {
 // A doorbell wakes one thread, which may be another than the one that serves the drive.
 void EmulatedDrives::wake_others(u32 thread) {
   for (u32 other = 0; other < thread_count_; ++other) {
-    if (other != thread && !is_idle(other)) device::write_doorbell(*shared_, other);
+    if (other != thread && !is_idle(other)) device::wake_consumer(*shared_, other);
   }
 }
 
@@ -324,8 +365,8 @@ void EmulatedDrives::sleep(u32 thread) {
   if (!is_idle(thread) || is_stopping_.load(std::memory_order_acquire)) return device::end_sleep(*shared_, thread);
   bool is_in_use = watch_.has_requests && watch_.has_requests();
   for (u32 device = thread; device < device_count_max; device += thread_count_) {
-    const Connected* const connected = by_device_[device].load(std::memory_order_acquire);
-    is_in_use |= connected != nullptr && connected->drive->is_in_use();
+    const Bay* const bay = by_device_[device].load(std::memory_order_acquire);
+    is_in_use |= bay != nullptr && bay->drive->is_in_use();
   }
   pollfd waited{shared_->doorbells[thread], POLLIN, 0};
   const int woken = ::poll(&waited, 1, is_in_use ? watch_ms : -1);

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,8 +35,9 @@ struct EmulatedDriveOptions {
   nvme::DriveProfile profile = nvme::profile_unlimited;
   u32 queue_count = 3;  // of each drive; the last one is of pages that are written behind
   u32 queue_depth = 256;
-  u64 command_timeout_ns = 5000000000;
-  u32 order_seed = 0;  // other than 0: completions come in random order
+  u64 command_timeout_ns = device::drive_timeout_ns;
+  u32 spare_count = 32;  // drives for devices that come later
+  u32 order_seed = 0;    // other than 0: completions come in random order
   // For tests: whether a command of the device is never answered.
   std::function<bool(u32 device, const nvme::SubmissionEntry& entry)> is_lost = nullptr;
 };
@@ -64,16 +66,33 @@ struct ServedIoQueue {
 
 class EmulatedDrives {
  public:
-  // Gives the queue a set of drives. There is room for the drives of `device_count` devices and a few more.
+  // A drive with what serves it.
+  struct Bay;
+  struct GiveBack {
+    EmulatedDrives* drives;
+    void operator()(Bay* bay) const noexcept { drives->give_back(bay); }
+  };
+  // Of no device yet.
+  using FreeBay = std::unique_ptr<Bay, GiveBack>;
+
+  // Gives the queue a set of drives: for `device_count` devices, and for some that come later.
   EmulatedDrives(const DriveMemorySource& memory, const ServedIoQueue& queue, u32 device_count,
                  EmulatedDriveOptions options);
   ~EmulatedDrives();
   EmulatedDrives(const EmulatedDrives&) = delete;
   EmulatedDrives& operator=(const EmulatedDrives&) = delete;
 
-  // The device gets a new drive, whose medium this is; it outlives the object. Nothing is in flight for the drive
-  // before. If there is no room for another one, all requests of the device end as device_failed.
-  void connect(u32 device, const block::BlockMedium& medium);
+  // A drive for the device, whose medium this is. DeviceError: all drives are taken. Any thread.
+  FreeBay take(u32 device, const block::BlockMedium& medium);
+  // DeviceError if take() would throw one. `path`: of the device, for the message. Any thread.
+  void require_one(const std::string& path) const;
+  // The device, which has no drive, gets this one.
+  void connect(u32 device, FreeBay bay);
+  // Nothing is in flight for the device, and afterwards nothing of its drive uses the medium. Requests for the device
+  // end as device_failed. Another device may get the drive later, unless it has failed. Does nothing if there is none.
+  void disconnect(u32 device);
+  // Whether the engine has given the device's drive up. Any thread.
+  bool has_failed(u32 device) const;
 
   // Once, when drives have been connected. Commands are carried out by calls of `backend`, which outlives the threads.
   void start(device::IoQueueShared& shared, block::Controller& backend, EngineWatch watch);
@@ -87,17 +106,12 @@ class EmulatedDrives {
 
  private:
   struct Medium;
-  struct Connected {
-    std::unique_ptr<Medium> medium;
-    std::unique_ptr<nvme::ServedDrive> drive;
-    device::DriveSignal* signal;
-  };
 
-  std::unique_ptr<Connected> serve_by(u32 device, const block::BlockMedium& medium, const device::BuiltDrive& built);
+  void give_back(Bay* bay) noexcept;
   void publish(u32 device, device::Drive* drive);
   bool serve_once(u32 thread);
   bool is_idle(u32 thread) const;
-  void answer_failure(Connected& connected);
+  void answer_failure(Bay& bay);
   void announce();
   void sleep(u32 thread);
   void wake_others(u32 thread);
@@ -107,9 +121,11 @@ class EmulatedDrives {
   EmulatedDriveOptions options_;
   device::DriveSet* set_ = nullptr;  // engine memory
   u64 connected_ = 0;                // as in the set
-  std::vector<device::BuiltDrive> spare_;
-  std::vector<std::unique_ptr<Connected>> all_;
-  std::array<std::atomic<Connected*>, device_count_max> by_device_{};
+  // Threads may look at a drive that a device had a moment ago, so all of them stay until the end.
+  std::vector<std::unique_ptr<Bay>> bays_;
+  mutable std::mutex free_mutex_;
+  std::vector<Bay*> free_;
+  std::array<std::atomic<Bay*>, device_count_max> by_device_{};
   device::IoQueueShared* shared_ = nullptr;
   std::atomic<block::Controller*> backend_{nullptr};
   EngineWatch watch_;

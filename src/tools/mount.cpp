@@ -104,6 +104,7 @@ daemon::MountOptions read_command_line() {
   for (const std::string& list : line.option_lists) daemon::add_mount_options(options, list);
   if (line.read_only) daemon::add_mount_options(options, "ro");
   if (line.read_write) daemon::add_mount_options(options, "rw");
+  daemon::check_mount_options(options);
   // As root, a pool is as trusted as any other file system that root mounts. Later words take precedence.
   std::vector<std::string>& flags = options.fuse.kernel_flags;
   if (::geteuid() == 0 && !options.is_remount) flags.insert(flags.begin(), {"suid", "dev"});

@@ -126,6 +126,22 @@ TEST(IoQueueDeathTest, MalformedRequestsAreMistakesOfTheCaller) {
   EXPECT_DEATH(device::release(memory.queue(), slot), "check failed");
 }
 
+TEST(IoQueue, NoWakeUpIsKeptForAConsumerThatIsAwake) {
+  IoQueueMemory memory(8);
+  const int doorbell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  memory.shared().doorbells[3] = doorbell;
+  u64 count = 0;
+  device::wake_consumer(memory.shared(), 3);
+  EXPECT_LT(::read(doorbell, &count, sizeof(count)), 0) << "it would find its next sleep short";
+  ASSERT_TRUE(device::may_sleep(memory.shared(), 3));
+  device::wake_consumer(memory.shared(), 2);
+  device::wake_consumer(memory.shared(), 3);
+  device::wake_consumer(memory.shared(), 3);
+  ASSERT_EQ(::read(doorbell, &count, sizeof(count)), static_cast<ssize_t>(sizeof(count)));
+  EXPECT_EQ(count, 1u) << "once for each sleep";
+  ::close(doorbell);
+}
+
 // Threads that sleep on their doorbells, and store a pattern into the memory of each read.
 class Consumers {
  public:

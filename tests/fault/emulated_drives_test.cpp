@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include "device/nvme/spec/commands.hpp"
@@ -43,14 +44,18 @@ class DrivePair {
   GrowthFolder folder_;
 };
 
-// Commands of one kind of one drive are not answered from some moment on.
-void lose_commands_of(nvme::IoOpcode opcode) {
+// Commands of one drive are not answered from some moment on: those of this kind, or all. `queue_depth`: 0: the usual.
+void lose_commands_of(std::optional<nvme::IoOpcode> opcode, u32 queue_depth = 0) {
   DrivePair pair;
   std::atomic<bool> is_silent{false};
   session::ServerOptions options = pair.options();
   options.drives.is_lost = [&](u32 device, const nvme::SubmissionEntry& entry) {
-    return is_silent && device == 1 && entry.opcode == static_cast<u8>(opcode);
+    return is_silent && device == 1 && (!opcode || entry.opcode == static_cast<u8>(*opcode));
   };
+  if (queue_depth != 0) {
+    options.drives.queue_count = 1;
+    options.drives.queue_depth = queue_depth;
+  }
   {
     GrowthMount mount(options);
     const u64 inode = make_file(mount.files(), "file");
@@ -81,6 +86,11 @@ TEST(EmulatedDrives, APoolGoesOnWithoutADriveThatDoesNotWrite) {
 
 TEST(EmulatedDrives, APoolGoesOnWithoutADriveThatDoesNotFlush) {
   lose_commands_of(nvme::IoOpcode::flush);
+}
+
+// Whoever wants something of it waits for a place in its queue.
+TEST(EmulatedDrives, APoolGoesOnWithoutADriveWhoseQueueIsFull) {
+  lose_commands_of(std::nullopt, 2);
 }
 
 // In random order, with queues that are nearly always full.

@@ -224,7 +224,9 @@ class Mounting(unittest.TestCase):
         """Content stays, status says how the devices are reached, and unknown drives are refused."""
         place = self.pool.mountpoint
         self.refuse(1, ["'drive'", "'floppy'"], "-o", "access=emulated,drive=floppy", *self.pool.devices, place)
-        self.pool.mount("access=emulated,drive=100us")
+        for access in ("", ",access=direct", ",access=emulated,access=mapped"):
+            self.refuse(1, ["'drive'", "access=emulated"], "-o", "drive=10us" + access, *self.pool.devices, place)
+        self.pool.mount("drive=100us,access=emulated")
         content = os.urandom(300000)
         with open(self.pool.path("f"), "wb") as file:
             file.write(content)

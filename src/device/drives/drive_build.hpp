@@ -23,7 +23,7 @@ struct DriveSetup {
   u64 transfer_bytes_max = 0;  // MDTS; 0: no limit
   bool has_zeroes = false;
   bool has_deallocate = false;
-  u64 command_timeout_ns = 5000000000;
+  u64 command_timeout_ns = drive_timeout_ns;
 };
 
 // The parts of the engine's memory that a drive's controller accesses, and the host with it at the same addresses.

@@ -4,7 +4,7 @@
 // he stores the status, and puts the slot into the list of reports if it reports. Polling waits for nobody.
 //
 // A virtual queue may have fewer places than there are slots. Whoever finds it full waits for room in the order of
-// tickets and polls meanwhile. He holds no place there, so those who do get on, and a drive that does not answer fails.
+// tickets. Meanwhile he polls all drives, so those who hold places get on, and a silent drive fails.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -98,6 +98,148 @@ GPU4FS_FN inline PreparedCommand prepare_command(const IoQueue& queue, u32 slot)
 
 }  // namespace detail
 
+namespace detail {
+
+// A failure becomes known to the host, whose answer becomes known to those who poll. True: the drive is quiet.
+GPU4FS_FN inline bool exchange_signals(Drive& drive) {
+  if (load<Order::relaxed, Scope::engine>(&drive.controller->is_quiet) != 0) return true;
+  const nvme::Failure failure = nvme::failure_of(*drive.controller);
+  store<Order::relaxed, Scope::system>(&drive.signal->failure, static_cast<u32>(failure));
+  if (load<Order::acquire, Scope::system>(&drive.signal->is_quiet) == 0) return false;
+  store<Order::release, Scope::engine>(&drive.controller->is_quiet, 1u);
+  return true;
+}
+
+// How often somebody looks for commands that a failed drive has left: not at every poll, since it takes a look at all
+// their places.
+inline constexpr u64 clean_interval_ns = 1000000;
+
+// Whether somebody has to look at the drive. One rank.
+GPU4FS_FN inline bool is_look_due(const Drive& drive, u64 now_ns) {
+  const u64* const due_ns = nvme::has_failed(*drive.controller) ? &drive.next_clean_ns : &drive.next_look_ns;
+  return now_ns >= load<Order::relaxed, Scope::engine>(due_ns);
+}
+
+struct DriveLook {
+  bool is_mine;  // the caller has the token of the watch
+  bool has_failed;
+  bool was_watched;  // somebody has polled since the look before
+};
+
+// One rank.
+GPU4FS_FN inline DriveLook claim_look(Drive& drive, u64 now_ns) {
+  constexpr u64 looks_per_timeout = 8;
+  constexpr u64 pause_ns_max = 1000000000;
+  if (exchange<Order::acquire, Scope::engine>(&drive.watch.token, 1u) != 0) return {};
+  if (!is_look_due(drive, now_ns)) {
+    store<Order::release, Scope::engine>(&drive.watch.token, 0u);
+    return {};
+  }
+  if (nvme::has_failed(*drive.controller)) {
+    store<Order::relaxed, Scope::engine>(&drive.next_clean_ns, now_ns + clean_interval_ns);
+    return {true, true, false};
+  }
+  const u64 due_ns = load<Order::relaxed, Scope::engine>(&drive.next_look_ns);
+  store<Order::relaxed, Scope::engine>(&drive.next_look_ns, now_ns + drive.command_timeout_ns / looks_per_timeout);
+  return {true, false, now_ns - due_ns < pause_ns_max};
+}
+
+// Makes a drive failed that is silent. After a pause of the whole engine the time begins anew: the answer may have been
+// there all the time. Collective, with the token.
+template <class Group>
+GPU4FS_FN void look_for_silence(Group g, Drive& drive, bool was_watched, u64 now_ns) {
+  nvme::OldestCommand oldest{~u64{0}, 0};
+  u32 queue = 0;
+  for (u32 i = 0; i < drive.queue_count; ++i) {
+    const nvme::OldestCommand found = nvme::find_oldest(g, *drive.queues[i]);
+    if (found.submitted_ns >= oldest.submitted_ns) continue;
+    oldest = found;
+    queue = i;
+  }
+  on_leader(g, [&] {
+    DriveWatch& watch = drive.watch;
+    const bool is_found =
+        watch.submitted_ns == oldest.submitted_ns && watch.queue == queue && watch.ticket == oldest.ticket;
+    const bool is_same = GPU4FS_MUTANT(drive_answers_ignored, is_found, watch.submitted_ns != 0);
+    if (oldest.submitted_ns == ~u64{0} || !is_same || !was_watched) watch.since_ns = now_ns;
+    watch.queue = queue;
+    watch.ticket = oldest.ticket;
+    watch.submitted_ns = oldest.submitted_ns;
+    if (now_ns - watch.since_ns <= drive.command_timeout_ns) return;
+    nvme::fail(*drive.controller,
+               GPU4FS_MUTANT(drive_late_command_ignored, nvme::Failure::timed_out, nvme::Failure::none));
+    (void)exchange_signals(drive);
+  });
+}
+
+// Looks whether a drive is silent, and ends the commands that a failed one has left. Collective. Returns how many.
+template <class Group, class Visit>
+GPU4FS_FN GPU4FS_NOINLINE u32 look_at_drive(Group g, Drive& drive, u64 now_ns, Visit&& visit) {
+  const DriveLook look = on_leader(g, [&] { return claim_look(drive, now_ns); });
+  if (!look.is_mine) return 0;
+  u32 count = 0;
+  if (!look.has_failed) {
+    look_for_silence(g, drive, look.was_watched, now_ns);
+  } else if (on_leader(g, [&] { return exchange_signals(drive); })) {
+    for (u32 i = 0; i < drive.queue_count; ++i) count += nvme::poll(g, *drive.queues[i], visit);
+  }
+  g.sync();
+  on_leader(g, [&] { store<Order::release, Scope::engine>(&drive.watch.token, 0u); });
+  return count;
+}
+
+// The queue that rank r looks at is number r / drive_queue_max of the connected drives.
+GPU4FS_FN inline nvme::VirtualQueue* queue_at(const DriveSet& set, u32 number) {
+  const Drive* const drive = drive_of(set, number / drive_queue_max);
+  const u32 index = number % drive_queue_max;
+  return drive != nullptr && index < drive->queue_count ? drive->queues[index] : nullptr;
+}
+
+// Looks at the drives of devices below `device_end` for which it is time. Collective. Returns how many commands ended.
+template <class Group, class Visit>
+GPU4FS_FN u32 look_at_drives(Group g, const DriveSet& set, u32 device_end, Visit&& visit) {
+  const u64 now_ns = g.broadcast(now_monotonic_ns());
+  u32 count = 0;
+  for (u32 base = 0; base < device_end; base += Group::size()) {
+    Drive* const mine = base + g.rank() < device_end ? drive_of(set, base + g.rank()) : nullptr;
+    for (u32 left = g.ballot(mine != nullptr && is_look_due(*mine, now_ns)); left != 0; left &= left - 1) {
+      const u64 chosen = g.shuffle(reinterpret_cast<u64>(mine), count_trailing_zeros(left));
+      count += look_at_drive(g, *reinterpret_cast<Drive*>(chosen), now_ns, visit);
+    }
+  }
+  return count;
+}
+
+}  // namespace detail
+
+// Takes completions of all drives, and completes their requests. Collective. Returns how many. `tells`: reports are for
+// others than the caller. A drive that has failed or is silent is noticed here.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 poll_drives(Group g, IoQueue& queue, bool tells) {
+  DriveSet& set = *queue.drives;
+  const u64 connected = on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&set.connected); });
+  if (connected == 0) return 0;
+  detail::CompletedSlots completed;
+  const auto visit = [&](const nvme::Outcome& outcome) { detail::end_command(queue, outcome, &completed); };
+  const u32 device_end = 64 - count_leading_zeros(connected);
+  const u32 number_end = device_end * drive_queue_max;
+  u32 count = 0;
+  for (u32 base = 0; base < number_end; base += Group::size()) {
+    // Each rank looks at a queue, because a look may be an access of the host's memory.
+    nvme::VirtualQueue* const mine = base + g.rank() < number_end ? detail::queue_at(set, base + g.rank()) : nullptr;
+    for (u32 left = g.ballot(mine != nullptr && nvme::looks_ready(*mine)); left != 0; left &= left - 1) {
+      const u64 chosen = g.shuffle(reinterpret_cast<u64>(mine), count_trailing_zeros(left));
+      count += nvme::poll(g, *reinterpret_cast<nvme::VirtualQueue*>(chosen), visit);
+      // A poll may show the drive commands of lanes that found the tail taken, and that have rung already.
+      on_leader(g, [&] { ring(queue); });
+    }
+  }
+  count += detail::look_at_drives(g, set, device_end, visit);
+  g.sync();
+  detail::announce_completed(g, queue, completed, tells);
+  return count;
+}
+
 // Publishes the requests of the ranks that have a slot, as publish_slots() does; the others pass no_io_slot.
 // Collective. Returns how many there are.
 template <class Group>
@@ -117,8 +259,11 @@ GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot
     const nvme::RankCommand command{prepared.entry, slot, is_in};
     const nvme::SubmitResult result =
         nvme::submit(g, *reinterpret_cast<nvme::VirtualQueue*>(chosen), command, visit, [&] {
+          detail::announce_completed(g, queue, completed, true);
+          completed = {};
           ring(queue);
-          backoff(1000);
+          // All drives: this one may be silent, and nobody else may have time for the others.
+          if (GPU4FS_MUTANT(drive_full_queue_trusted, poll_drives(g, queue, true), 0u) == 0) backoff(1000);
         });
     if (result == nvme::SubmitResult::failed) {
       detail::complete_slot(queue, slot, Status::device_failed, &completed);
@@ -133,95 +278,6 @@ GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot
 template <class Group>
 GPU4FS_FN u32 publish_requests(Group g, IoQueue& queue, u32 slot) {
   return queue.drives != nullptr ? submit_to_drives(g, queue, slot) : publish_slots(g, queue, slot);
-}
-
-namespace detail {
-
-// A failure becomes known to the host, whose answer becomes known to those who poll. One rank.
-GPU4FS_FN inline bool exchange_signals(Drive& drive) {
-  const nvme::Failure failure = nvme::failure_of(*drive.controller);
-  if (failure == nvme::Failure::none) return false;
-  store<Order::relaxed, Scope::system>(&drive.signal->failure, static_cast<u32>(failure));
-  if (load<Order::acquire, Scope::system>(&drive.signal->is_quiet) != 0) {
-    store<Order::release, Scope::engine>(&drive.controller->is_quiet, 1u);
-  }
-  return true;
-}
-
-struct LateLook {
-  u64 before_ns;     // a command that was submitted before is late; 0: this is not the time to look
-  bool was_watched;  // somebody has polled since the look before
-};
-
-// One rank.
-GPU4FS_FN inline LateLook claim_late_look(Drive& drive) {
-  constexpr u64 looks_per_timeout = 8;
-  constexpr u64 pause_ns_max = 1000000000;
-  const u64 now_ns = now_monotonic_ns();
-  u64 due_ns = load<Order::relaxed, Scope::engine>(&drive.next_look_ns);
-  if (exchange_signals(drive) || now_ns < due_ns || now_ns <= drive.command_timeout_ns) return {0, false};
-  const u64 next_ns = now_ns + drive.command_timeout_ns / looks_per_timeout;
-  if (!compare_exchange<Order::relaxed, Scope::engine>(&drive.next_look_ns, due_ns, next_ns)) return {0, false};
-  return {now_ns - drive.command_timeout_ns, now_ns - due_ns < pause_ns_max};
-}
-
-// Makes a drive failed that has not answered a command in time. Two looks in turn have to see late commands: after a
-// pause of the whole engine the answer may have been there all the time. Collective.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void look_for_late_commands(Group g, Drive& drive) {
-  const LateLook look = on_leader(g, [&] { return claim_late_look(drive); });
-  if (look.before_ns == 0) return;
-  bool is_late = false;
-  for (u32 i = 0; i < drive.queue_count; ++i) is_late |= nvme::expired(g, *drive.queues[i], look.before_ns);
-  on_leader(g, [&] {
-    const u32 before = look.was_watched ? load<Order::relaxed, Scope::engine>(&drive.late_looks) : 0;
-    store<Order::relaxed, Scope::engine>(&drive.late_looks, is_late ? before + 1 : 0);
-    if (!is_late || before == 0) return;
-    nvme::fail(*drive.controller,
-               GPU4FS_MUTANT(drive_late_command_ignored, nvme::Failure::timed_out, nvme::Failure::none));
-    (void)exchange_signals(drive);
-  });
-}
-
-// The queue that rank r looks at is number r / drive_queue_max of the connected drives.
-GPU4FS_FN inline nvme::VirtualQueue* queue_at(const DriveSet& set, u32 number) {
-  const Drive* const drive = drive_of(set, number / drive_queue_max);
-  const u32 index = number % drive_queue_max;
-  return drive != nullptr && index < drive->queue_count ? drive->queues[index] : nullptr;
-}
-
-}  // namespace detail
-
-// Takes completions of all drives, and completes their requests. Collective. Returns how many. `tells`: reports are for
-// others than the caller. A drive that has failed, or does not answer in time, is noticed here.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 poll_drives(Group g, IoQueue& queue, bool tells) {
-  DriveSet& set = *queue.drives;
-  const u64 connected = on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&set.connected); });
-  if (connected == 0) return 0;
-  detail::CompletedSlots completed;
-  const auto visit = [&](const nvme::Outcome& outcome) { detail::end_command(queue, outcome, &completed); };
-  const u32 number_end = (64 - count_leading_zeros(connected)) * drive_queue_max;
-  u32 count = 0;
-  for (u32 base = 0; base < number_end; base += Group::size()) {
-    // Each rank looks at a queue, because a look may be an access of the host's memory.
-    nvme::VirtualQueue* const mine = base + g.rank() < number_end ? detail::queue_at(set, base + g.rank()) : nullptr;
-    for (u32 left = g.ballot(mine != nullptr && nvme::looks_ready(*mine)); left != 0; left &= left - 1) {
-      const u64 chosen = g.shuffle(reinterpret_cast<u64>(mine), count_trailing_zeros(left));
-      count += nvme::poll(g, *reinterpret_cast<nvme::VirtualQueue*>(chosen), visit);
-      // A poll may show the drive commands of lanes that found the tail taken, and that have rung already.
-      on_leader(g, [&] { ring(queue); });
-    }
-  }
-  if (count == 0) {
-    for (u64 left = connected; left != 0; left &= left - 1) {
-      Drive* const drive = detail::drive_of(set, static_cast<u32>(count_trailing_zeros(left)));
-      if (drive != nullptr) detail::look_for_late_commands(g, *drive);
-    }
-  }
-  g.sync();
-  detail::announce_completed(g, queue, completed, tells);
-  return count;
 }
 
 // The same if there are drives. For lanes that wait.

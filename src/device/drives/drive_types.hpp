@@ -7,9 +7,11 @@
 // The engine knows queues, doorbells and memory, and not who serves them: an emulated drive, or one on the bus. Nothing
 // interrupts. Whoever has time polls; on the host whoever serves the drive wakes those who sleep.
 //
-// A command that is not answered in time, and an answer that cannot be, make the drive failed. The host reads that in
-// the drive's signal, makes sure that the drive touches no memory any more, and says so there. Then the commands that
-// were left end as device_failed. A drive never works again; another one may take its place.
+// A drive that is silent, and an answer that cannot be, make the drive failed. A drive is silent if the command that it
+// has had longest stays the same for the time-out. So a command may wait for any number of older ones, and no command
+// waits for ever. The host reads the failure in the drive's signal, makes sure that the drive touches no memory any
+// more, and says so there. Then the commands that were left end as device_failed. A drive never works again; another
+// one may take its place.
 //
 // Plain data in engine memory.
 #pragma once
@@ -37,14 +39,27 @@ struct alignas(cache_line) DriveSignal {
   u32 is_quiet;  // atomic, of the host, after a failure: 1: the drive touches no memory any more
 };
 
+// As Linux has it for I/O of NVMe drives.
+inline constexpr u64 drive_timeout_ns = 30000000000;
+
+// Of whoever has the token: the command that the drive has had longest, as the look before has found it.
+struct DriveWatch {
+  u32 token;  // atomic: 1: somebody looks
+  u32 queue;
+  u32 ticket;
+  u64 submitted_ns;  // ~0: there was none
+  u64 since_ns;      // the first look that has found just this command
+};
+
 struct Drive {
   nvme::VirtualQueue* queues[drive_queue_max];
   nvme::ControllerState* controller;
   DriveSignal* signal;
   u64 command_timeout_ns;
-  u64 next_look_ns;  // atomic: when somebody looks for late commands
+  DriveWatch watch;
+  u64 next_look_ns;   // atomic: when somebody looks whether the drive is silent
+  u64 next_clean_ns;  // atomic: when somebody looks for commands that a failed drive has left
   u64 block_count;
-  u32 late_looks;   // atomic: looks in turn that have seen late commands
   u32 queue_count;  // from 1 on; pages that are written behind go to the last one
   u32 namespace_id;
   u32 block_shift;        // log2 of the bytes of a block

@@ -150,11 +150,9 @@ GPU4FS_FN inline FoundWork find_work(VirtualQueue& queue) {
 
 }  // namespace detail
 
-// Whether poll() may find something to do. Changes nothing. One rank.
+// Whether poll() may find something to do. False if the controller has failed. Changes nothing. One rank.
 GPU4FS_FN inline bool looks_ready(const VirtualQueue& queue) {
-  if (failure_of(*queue.controller) != Failure::none) {
-    return load<Order::relaxed, Scope::engine>(&queue.controller->is_quiet) != 0;
-  }
+  if (failure_of(*queue.controller) != Failure::none) return false;
   if (detail::is_marked(queue, load<Order::relaxed, Scope::engine>(&queue.tail))) return true;
   const u32 head = load<Order::relaxed, Scope::engine>(&queue.completed);
   return detail::has_phase(detail::last_word(queue, head), detail::expected_phase(queue, head));
@@ -203,6 +201,41 @@ GPU4FS_FN bool expired(Group g, const VirtualQueue& queue, u64 before_ns) {
     if ((state & 1) != 0 && is_same && submitted_ns < before_ns) is_late = true;
   }
   return g.any(is_late);
+}
+
+// The outstanding command that the controller was shown first.
+struct OldestCommand {
+  u64 submitted_ns;  // now_monotonic_ns() of its lane; ~0: there is none
+  u32 ticket;
+};
+
+namespace detail {
+
+GPU4FS_FN inline OldestCommand older_of(const OldestCommand& a, const OldestCommand& b) {
+  if (a.submitted_ns == ~u64{0}) return b;
+  if (b.submitted_ns == ~u64{0}) return a;
+  // Tickets of outstanding commands are less than a depth apart.
+  return static_cast<i32>(a.ticket - b.ticket) <= 0 ? a : b;
+}
+
+}  // namespace detail
+
+// Collective. Commands that are submitted or taken at this moment may be missing.
+template <class Group>
+GPU4FS_FN OldestCommand find_oldest(Group g, const VirtualQueue& queue) {
+  const u32 tail = g.broadcast(load<Order::relaxed, Scope::engine>(&queue.tail));
+  OldestCommand oldest{~u64{0}, 0};
+  for (u32 i = g.rank(); i < queue.depth; i += Group::size()) {
+    const CommandSlot& slot = queue.slots[i];
+    const u32 state = load<Order::acquire, Scope::engine>(&slot.state);
+    const u32 ticket = load<Order::acquire, Scope::engine>(&slot.ticket);
+    const u64 submitted_ns = load<Order::acquire, Scope::engine>(&slot.submitted_ns);
+    const bool is_same = load<Order::relaxed, Scope::engine>(&slot.state) == state;
+    const u32 shown = tail - ticket;
+    if ((state & 1) == 0 || !is_same || shown == 0 || shown > 1u << 31) continue;
+    oldest = detail::older_of(oldest, {submitted_ns, ticket});
+  }
+  return g.reduce(oldest, [](const OldestCommand& a, const OldestCommand& b) { return detail::older_of(a, b); });
 }
 
 struct LateCommand {

@@ -57,4 +57,13 @@ inline void wake_consumer(IoQueueShared& shared) {
   if (consumer != io_consumer_max) write_doorbell(shared, consumer);
 }
 
+// The same for work of this consumer alone. Nothing is kept for one that is awake: it looks for work before it sleeps.
+inline void wake_consumer(IoQueueShared& shared, u32 consumer) {
+  GPU4FS_CHECK_LT(consumer, io_consumer_max);
+  fence<Order::seq_cst, Scope::system>();
+  if (GPU4FS_MUTANT(doorbell_of_awake_kept, detail::clear_sleeping(shared, consumer), true)) {
+    write_doorbell(shared, consumer);
+  }
+}
+
 }  // namespace gpu4fs::device

@@ -49,12 +49,22 @@ void PoolGrower::prepare_access(u32 index, device::MappedFile& file) {
   }
 }
 
+// Before the file is changed.
+void PoolGrower::require_room(const std::string& path) const {
+  try {
+    if (mounted_.setup.direct != nullptr) mounted_.setup.direct->require_room(path);
+  } catch (const device::DeviceError& error) {
+    throw pool::PoolError(Status::no_space, error.what());
+  }
+}
+
 u32 PoolGrower::add_device(const std::string& path, bool force) {
   const std::lock_guard guard(one_at_a_time_);
   require_all_devices();
   open_tree();
   pool::OpenedPool& pool = mounted_.pool;
   const u32 index = index_of_new_device();
+  require_room(path);
   pool::NewDevice prepared = pool::prepare_new_device(pool, index, path, force);
   session::EngineSetup& setup = mounted_.setup;
   if (setup.gpu != nullptr && !setup.accesses_directly(prepared.file)) {
@@ -154,8 +164,9 @@ void PoolGrower::remove_device(u32 device) {
         fmt::format("{}: is no member of the pool any more, but looks like one: {}", path, error.what()));
   }
   // The engine has forgotten its pages.
-  if (mounted_.setup.direct != nullptr && !mounted_.setup.direct->close(device, removal_timeout_ms)) {
-    log(LogLevel::warning, fmt::format("{}: requests to it do not end, so it stays open", path));
+  if (mounted_.setup.direct != nullptr) {
+    const std::string problem = mounted_.setup.direct->close(device, removal_timeout_ms);
+    if (!problem.empty()) log(LogLevel::warning, fmt::format("{}: {}, so it stays open", path, problem));
   }
   {
     const std::unique_lock lock(mounted_.tables);

@@ -128,6 +128,7 @@ class PoolGrower {
   double spread_after(const pool::OpenedChunk& old, const pool::OpenedChunk& replacement) const;
   void require_one_of_each_class(const std::vector<u32>& erased) const;
   u32 index_of_new_device() const;
+  void require_room(const std::string& path) const;
   void prepare_access(u32 index, device::MappedFile& file);
   void prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState& state);
   void make_durable(Plan plan);

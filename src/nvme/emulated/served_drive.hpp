@@ -1,7 +1,7 @@
 // An emulated drive that has I/O queues and no registers, served by a thread of the host. What commands do is the
 // caller's; when they complete is the profile's.
 //
-// Several functions of one object do not run at the same time, except stop() and the questions.
+// Several functions of one object do not run at the same time, except stop(), set_carry_out() and the questions.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ struct ServedQueue {
 
 class ServedDrive {
  public:
-  // Carries out a command. No answer: the command never completes.
+  // Carries out a command. No answer: the command never completes. Null: none completes.
   using CarryOut = std::function<std::optional<StatusCode>(const SubmissionEntry&)>;
 
   // `order_seed`: 0: commands of equal kind complete in the order of their arrival; otherwise in random order.
@@ -40,11 +40,15 @@ class ServedDrive {
   ServedDrive(const ServedDrive&) = delete;
   ServedDrive& operator=(const ServedDrive&) = delete;
 
+  // When this returns, the function before does not run any more. Any thread.
+  void set_carry_out(CarryOut carry_out);
+
   struct Step {
     u32 taken = 0;
     u32 completed = 0;
   };
-  // Takes commands, carries them out, and posts completions that are due. Never waits.
+  // Takes commands, carries them out, and posts completions that are due. Never waits. If commands take long, it is one
+  // of each queue.
   Step step();
 
   // Whether there is nothing to do until a doorbell rings, or for ever after stop(). Any thread.
