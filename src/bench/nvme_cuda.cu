@@ -223,10 +223,12 @@ class GpuMachine : public NvmeMachine {
     return point.medium == NvmeMedium::host ? host_medium_ : device_medium_;
   }
   // Several warps hide the time of an access to host memory, and of the queue's own words. One lane has one command,
-  // and the lanes of a single queue as much work as those of many.
+  // and the lanes of a single queue as much work as those of many. A warp moves large commands page by page, each after
+  // an entry of the list.
   static u32 drive_warps_per_queue(const NvmePoint& point) {
     if (point.use == NvmeUse::shared_lane || point.use == NvmeUse::raw_lane) return 1;
-    return point.queue_count < 4 ? 64 : 4;
+    const u32 warps = point.block_bytes <= nvme::memory_page_bytes ? 4 : 16;
+    return point.queue_count < 4 ? 16 * warps : warps;
   }
 
   NvmeLoad load_of(const NvmePoint& point) const {

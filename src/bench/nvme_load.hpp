@@ -149,10 +149,13 @@ GPU4FS_FN inline nvme::SubmissionEntry block_command(const NvmeLoad& load, u32 l
   if (load.block_bytes <= nvme::memory_page_bytes) {
     entry.data.prp.first = address;  // blocks are aligned to their size
   } else {
-    const u64 list = u64{lane} * nvme::memory_page_bytes;
-    const u32 list_pages = load.lists != nullptr ? 1 : 0;
-    entry.data = nvme::build_prp(Lane{}, {load.lists + list, load.lists_address + list, list_pages}, 0,
-                                 load.block_bytes, [&](u64 i) { return address + i * nvme::memory_page_bytes; });
+    nvme::ListPages list{};
+    if (load.lists != nullptr) {
+      const u64 offset = u64{lane} * nvme::memory_page_bytes;
+      list = {load.lists + offset, load.lists_address + offset, 1};
+    }
+    entry.data = nvme::build_prp(Lane{}, list, 0, load.block_bytes,
+                                 [&](u64 i) { return address + i * nvme::memory_page_bytes; });
   }
   const u32 logical_blocks = load.block_bytes / load.logical_block_bytes;
   const u64 first = block * logical_blocks;
@@ -185,7 +188,7 @@ GPU4FS_FN void finish_worker(Group g, const NvmeLoad& load, u64 commands) {
 struct EndedCommand {
   u64 block;
   u32 version;
-  u32 round;
+  u32 batch;  // every n-th one is compared
   bool is_good;
 };
 
@@ -195,7 +198,7 @@ GPU4FS_FN void note_end(Group g, const NvmeLoad& load, const u8* buffer, const E
   u32 wrong = ended.is_good ? 0 : 1;
   if (load.writes) {
     load.versions[ended.block] = ended.version;
-  } else if (ended.round % load.compare_every == 0) {
+  } else if (ended.batch % load.compare_every == 0) {
     wrong += compare_blocks(g, buffer, ended.block, ended.version, load.block_bytes);
   }
   if (wrong != 0) add<Scope::engine>(&load.counts->faults, 1u);
@@ -298,7 +301,8 @@ GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Policy poli
     if (is_noted) detail::note_latency(load, lane, round, ended_ns - submitted_ns);
     store<Order::relaxed, Scope::engine>(outcome_place, 0u);
     g.sync();
-    detail::note_end(g, load, buffer, {block, version, round, is_good});
+    // Workers compare in turn, not all in the same round.
+    detail::note_end(g, load, buffer, {block, version, round + worker, is_good});
     if (g.any(!is_good)) break;
     commands += Group::size();
     g.sync();

@@ -13,13 +13,14 @@ struct NvmeSizesScale {
   std::vector<u32> block_bytes;  // powers of two
   u32 repeats;
   u64 run_ns;
-  u32 lane_count;         // at most, a power of two
-  u64 lane_bytes_max;     // of the buffers of all lanes: there are fewer lanes with larger blocks
-  u32 queue_count;        // of many lanes
-  u32 raw_block_bytes;    // the largest blocks of queues without the driver
-  u32 raw_compare_every;  // batches of such a queue, whose warp compares everything alone
-  u32 lane_calls;         // latencies that are noted of one lane
-  u32 lanes_calls;        // and of each of many
+  u32 lane_count;       // at most, a power of two
+  u64 lane_bytes_max;   // of the buffers of all lanes: there are fewer lanes with larger blocks
+  u32 queue_count;      // of many lanes
+  u32 raw_block_bytes;  // the largest blocks of queues without the driver
+  u32 compare_every;    // batches of such a queue, whose warp compares everything alone, and of larger blocks,
+                        // which few warps compare
+  u32 lane_calls;       // latencies that are noted of one lane
+  u32 lanes_calls;      // and of each of many
 
   // Numbers of queues and of lanes, and the largest blocks without the driver, are those of the thesis on the driver
   // (section 6.2).

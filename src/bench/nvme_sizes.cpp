@@ -43,6 +43,7 @@ NvmePoint lanes_point(const NvmeContext& context, u32 block_bytes, bool writes) 
   point.queue_count = scale.queue_count;
   point.lane_count = static_cast<u32>(std::min<u64>(scale.lane_count, scale.lane_bytes_max / block_bytes));
   point.run_ns = scale.run_ns;
+  if (block_bytes > scale.raw_block_bytes) point.compare_every = scale.compare_every;
   return point;
 }
 
@@ -139,7 +140,7 @@ NvmeSizesScale NvmeSizesScale::gpu(bool is_quick) {
           .lane_bytes_max = u64{256} << 20,
           .queue_count = 24,
           .raw_block_bytes = 65536,
-          .raw_compare_every = 8,
+          .compare_every = 8,
           .lane_calls = 1000,
           .lanes_calls = 64};
 }
@@ -152,7 +153,7 @@ NvmeSizesScale NvmeSizesScale::threads(bool is_quick) {
           .lane_bytes_max = u64{16} << 20,
           .queue_count = 2,
           .raw_block_bytes = 65536,
-          .raw_compare_every = 1,
+          .compare_every = 1,
           .lane_calls = 1000,
           .lanes_calls = 1000};
 }
@@ -169,7 +170,7 @@ void bench_sizes(NvmeContext& context) {
         if (block_bytes <= scale.raw_block_bytes) {
           NvmePoint raw = point;
           raw.use = NvmeUse::raw;
-          raw.compare_every = scale.raw_compare_every;
+          raw.compare_every = scale.compare_every;
           measure_size(context, raw, limit);
         }
         point.use = NvmeUse::shared;

@@ -105,7 +105,7 @@ TEST(NvmeSizes, RowsAreInBytesPerSecondAndComparedWithCopiesOfTheSameRun) {
   }
 }
 
-// All lanes have blocks and buffers of their own, and the driver's reads are all compared.
+// All lanes have blocks and buffers of their own. All reads are compared, on a GPU in part where few warps compare.
 TEST(NvmeSizes, PointsFitAndAreCompared) {
   for (const bool on_gpu : {false, true}) {
     CountingMachine machine;
@@ -120,7 +120,8 @@ TEST(NvmeSizes, PointsFitAndAreCompared) {
       EXPECT_LE(u64{point.lane_count} * point.block_bytes, scale.sizes.lane_bytes_max);
       EXPECT_TRUE(is_power_of_two(u64{point.lane_count}));
       EXPECT_EQ(point.logical_block_bytes, 512u);
-      EXPECT_LE(point.compare_every, point.use == NvmeUse::raw ? 8u : 1u);
+      const bool is_compared_in_part = on_gpu && (point.use == NvmeUse::raw || point.block_bytes > 65536);
+      EXPECT_EQ(point.compare_every, is_compared_in_part ? 8u : 1u);
       // A queue without the driver has a batch of a warp at least, and room for it.
       const u32 window = point.lane_count / point.queue_count;
       const bool is_raw = point.use == NvmeUse::raw;
