@@ -129,11 +129,14 @@ fuzz-images: setup-cpu
 	GPU4FS_IMAGE_SEED=$(SEED) GPU4FS_IMAGE_COUNT=$(COUNT) build/asan/gpu4fs_system_test --gtest_filter='ChangedImages.*'
 
 # Pictures of the sweep over levels, file sizes and numbers of files; SWEEP: its result, measured here if it is missing.
+# And of the NVMe driver over the size of commands; NVME: its results.
 SWEEP ?= build/sweep.json
+NVME ?= bench/results/nvme-cuda-h200.json bench/results/nvme-cpu.json
 .PHONY: plots
 plots: build
 	@test -e $(SWEEP) || build/release/gpu4fs bench run --quick --only sweep -o $(SWEEP)
 	python3 bench/plots/sweep.py $(SWEEP)
+	python3 bench/plots/nvme.py $(NVME) --folder build
 
 # The same of a replay: TRACE, a file of `gpu4fs trace record` or of the layer trace=FILE.
 .PHONY: trace-plots

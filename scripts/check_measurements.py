@@ -7,9 +7,12 @@ usage: check_measurements.py            # reports each difference; exits with 1 
 
 docs/measurements.md is text with tables between two comments, of which the first says what the table shows:
 
-    <!-- table RESULT [without NAME...] -->      all rows of a result, except rows of these names
+    <!-- table RESULT [without NAME...] -->      all rows of a result, except rows of these names; NAME* stands for all
+                                                names that begin so, of which there may be none
     <!-- compare RESULT RESULT... -->            the same rows of several results side by side
     <!-- sweep RESULT KIND COUNT -->             bandwidth by level and size, for COUNT files; KIND: write, sync, read
+    <!-- sizes RESULT VERB -->                   bandwidth of the NVMe driver by size; VERB: read, write
+    <!-- size-latency RESULT VERB -->            its latency by size
     <!-- summary -->                             how many requirements are met, and all rows that fall short;
                                                 results in folders of their own are experiments and do not count
     <!-- end -->
@@ -27,7 +30,8 @@ import tempfile
 PAGE = "docs/measurements.md"
 DURABILITY = "docs/internals/durability.md"
 RESULTS = "bench/results"
-BLOCK = re.compile(r"^<!-- (table|compare|sweep|summary)([^\n]*) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+BLOCK = re.compile(r"^<!-- (table|compare|sweep|sizes|size-latency|summary)([^\n]*) -->\n(.*?)^<!-- end -->$",
+                   re.M | re.S)
 
 # Phrases that other texts must have word for word, after the results: file, phrase, and its values as
 # (result, row, field).
@@ -67,14 +71,13 @@ def judged_value(row: dict) -> float:
 
 def verdict(row: dict, where: str) -> str:
     """Judges anew; a result that calls itself met and is not has been edited by hand."""
-    if row["requirement"] == "none":
-        return ""
-    at_least = row["requirement"] == "at_least"
     value = judged_value(row)
-    is_met = value >= row["required"] if at_least else value <= row["required"]
-    if is_met != row["met"] or ("ratio" in row and abs(row["ratio"] - value) > 1e-4 * abs(value)):
+    is_met = None
+    if row["requirement"] != "none":
+        is_met = value >= row["required"] if row["requirement"] == "at_least" else value <= row["required"]
+    if is_met != row.get("met") or ("ratio" in row and abs(row["ratio"] - value) > 1e-4 * abs(value)):
         raise BadPage(f"{where}: row {row['name']}: 'ratio' or 'met' do not follow from median, limit and required")
-    return "met" if is_met else "**short**"
+    return {None: "", True: "met", False: "**short**"}[is_met]
 
 
 def required_text(row: dict) -> str:
@@ -131,11 +134,13 @@ def make_table(results: Results, arguments: list[str]) -> list[str]:
         raise BadPage(f"{PAGE}: table {name}: 'without' expected, found '{without[0]}'")
     result = results.result(name)
     for left_out in without:
-        results.row(name, left_out)
+        if not left_out.endswith("*"):
+            results.row(name, left_out)
+    starts = tuple(left_out[:-1] for left_out in without if left_out.endswith("*"))
     lines = [f"`{name}`: {machine_text(result)}.", "", "| what | measured | of a limit | required | |",
              "| --- | --- | --- | --- | --- |"]
     for row in result["rows"]:
-        if row["name"] not in without:
+        if row["name"] not in without and not row["name"].startswith(starts):
             cells = [row["what"], measured_text(row), limit_text(row), required_text(row), verdict(row, name)]
             lines.append("| " + " | ".join(cells) + " |")
     return lines + [f"\nNot measured: {text}." for text in result["left_out"]]
@@ -150,6 +155,10 @@ def make_comparison(results: Results, arguments: list[str]) -> list[str]:
         cells = [measured_text(column[name]) if name in column else "" for column in columns]
         lines.append("| " + " | ".join([row["what"], *cells]) + " |")
     return lines
+
+
+def bytes_text(count: int) -> str:
+    return f"{count} B" if count < 1024 else size_text(count >> 10)
 
 
 def size_text(kibibytes: int) -> str:
@@ -175,6 +184,65 @@ def make_sweep(results: Results, arguments: list[str]) -> list[str]:
     return lines
 
 
+def size_table(lines: dict[str, dict[int, str]]) -> list[str]:
+    """A line for each key, a column for each size."""
+    sizes = sorted({size for line in lines.values() for size in line})
+    return ["", "| | " + " | ".join(bytes_text(size) for size in sizes) + " |", "| --- |" + " --- |" * len(sizes),
+            *("| " + " | ".join([what, *(line.get(size, "") for size in sizes)]) + " |"
+              for what, line in lines.items())]
+
+
+def size_arguments(arguments: list[str], part: str) -> tuple[str, str]:
+    if len(arguments) != 2 or arguments[1] not in ("read", "write"):
+        raise BadPage(f"{PAGE}: {part}: a result and read or write expected, found '{' '.join(arguments)}'")
+    return arguments[0], arguments[1]
+
+
+def one_limit(name: str, rows: list[dict]) -> dict:
+    """A row of rows that all have the same limit, as rows of one run."""
+    if len({(row.get("limit"), row.get("limit_what")) for row in rows}) != 1 or "limit" not in rows[0]:
+        raise BadPage(f"{name}: rows {rows[0]['name']} to {rows[-1]['name']} do not have one limit")
+    return rows[0]
+
+
+def make_sizes(results: Results, arguments: list[str]) -> list[str]:
+    name, verb = size_arguments(arguments, "sizes")
+    lines, rows = {}, []
+    for row in results.result(name)["rows"]:
+        found = re.fullmatch(rf"nvme-sizes-{verb}-(random|sequential)-(raw|shared|mapped)-(\d+)-(\d+)", row["name"])
+        if found:
+            verdict(row, name)
+            rows.append(row)
+            users = {"raw": "without the driver", "shared": "shared", "mapped": "mapped"}[found[2]]
+            queues = f"{found[3]} queue{'' if found[3] == '1' else 's'}"
+            cell = f"{number_text(row['median'])} ({number_text(judged_value(row))})"
+            lines.setdefault(f"{found[1]}, {queues}, {users}", {})[int(found[4])] = cell
+    if not rows:
+        return [f"`{name}` has no rows of the part `sizes`."]
+    limit = one_limit(name, rows)
+    return [f"`{name}`: {machine_text(results.result(name))}. {limit['unit']}, and in brackets the share of "
+            f"{number_text(limit['limit'])} {limit['unit']} ({limit['limit_what']}).", *size_table(lines)]
+
+
+def make_size_latency(results: Results, arguments: list[str]) -> list[str]:
+    name, verb = size_arguments(arguments, "size-latency")
+    users = {"raw": "one lane without the driver", "one": "one lane", "many": "many lanes"}
+    lines, rows = {}, []
+    for row in results.result(name)["rows"]:
+        found = re.fullmatch(rf"nvme-size-latency-{verb}-(raw|one|many)-(\d+)-(p50|p99)", row["name"])
+        if found:
+            verdict(row, name)
+            rows.append(row)
+            lines.setdefault((found[1], found[3]), {})[int(found[2])] = number_text(row["median"])
+    if not rows:
+        return [f"`{name}` has no rows of the part `size-latency`."]
+    limit = one_limit(name, rows)
+    order = sorted(lines, key=lambda key: (list(users).index(key[0]), key[1]))
+    return [f"`{name}`: {machine_text(results.result(name))}. {limit['unit']}; {limit['limit_what']} is "
+            f"{number_text(limit['limit'])} {limit['unit']}.",
+            *size_table({f"{users[key[0]]}, {key[1]}": lines[key] for key in order})]
+
+
 def make_summary(results: Results, _: list[str]) -> list[str]:
     short, count = [], 0
     for name in results.names:
@@ -191,7 +259,8 @@ def make_summary(results: Results, _: list[str]) -> list[str]:
     return lines
 
 
-MAKERS = {"table": make_table, "compare": make_comparison, "sweep": make_sweep, "summary": make_summary}
+MAKERS = {"table": make_table, "compare": make_comparison, "sweep": make_sweep, "sizes": make_sizes,
+          "size-latency": make_size_latency, "summary": make_summary}
 
 
 def make_page(results: Results, text: str) -> str:
@@ -250,6 +319,13 @@ def change_row(folder: pathlib.Path, name: str, row_name: str, **fields) -> None
     path.write_text(json.dumps(result), encoding="utf-8")
 
 
+def drop_rows(folder: pathlib.Path, name: str, start: str) -> None:
+    path = folder / RESULTS / name
+    result = json.loads(path.read_text(encoding="utf-8"))
+    result["rows"] = [row for row in result["rows"] if not row["name"].startswith(start)]
+    path.write_text(json.dumps(result), encoding="utf-8")
+
+
 def replace_once(path: pathlib.Path, old: str, new: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert old in text, f"{path}: no '{old}'"
@@ -257,7 +333,8 @@ def replace_once(path: pathlib.Path, old: str, new: str) -> None:
 
 
 def self_test(root: pathlib.Path) -> int:
-    run = "run-cuda-h200.json"
+    run, nvme = "run-cuda-h200.json", "nvme-cpu.json"
+    size_row = "nvme-sizes-read-random-mapped-2-4096"
     canaries = {
         "another figure": (lambda f: change_row(f, run, "noop-p50", median=2.5), "2.5 us"),
         "another figure of the README": (lambda f: change_row(f, "small-cuda-h200.json", "read-4k-p50", median=77),
@@ -267,6 +344,17 @@ def self_test(root: pathlib.Path) -> int:
         "a changed table": (lambda f: replace_once(f / PAGE, "| no-op, p50 | ", "| no-op, p50 | 1"),
                             "is '| no-op, p50"),
         "a dropped row": (lambda f: replace_once(f / PAGE, "| no-op, p99 |", "<!-- | no-op"), "is '<!-- | no-op"),
+        "another bandwidth": (lambda f: change_row(f, nvme, size_row, median=1e3), "'ratio' or 'met'"),
+        "a limit of another run": (lambda f: change_row(f, nvme, size_row, median=1, limit=2, ratio=0.5),
+                                   "do not have one limit"),
+        "a changed latency": (lambda f: replace_once(f / PAGE, "| one lane, p50 | ", "| one lane, p50 | 1"),
+                              "is '| one lane, p50 | 1"),
+        "no rows by size": (lambda f: drop_rows(f, nvme, "nvme-sizes-"), "no rows of the part `sizes`"),
+        "no rows of latency": (lambda f: drop_rows(f, nvme, "nvme-size-latency-"),
+                               "no rows of the part `size-latency`"),
+        "sizes of neither reads nor writes": (
+            lambda f: replace_once(f / PAGE, "<!-- sizes nvme-cpu.json read -->", "<!-- sizes nvme-cpu.json -->"),
+            "read or write expected"),
         "a result without a table": (
             lambda f: shutil.copy(f / RESULTS / run, f / RESULTS / "other.json"), "no table shows other.json"),
         "a table without a result": (lambda f: (f / RESULTS / "first-cuda-h200.json").unlink(), "no result"),

@@ -120,19 +120,21 @@ if [ -z "$quick" ]; then
         echo "note: no /dev/fuse here: the demo is left out"
     fi
     now=$(date -u +%Y%m%dT%H%M%S)
-    # bench NAME LIMIT_S PART...
+    # bench VERB NAME LIMIT_S [PART...]: all parts if none is named.
     bench() {
-        result=$results/$1-cuda-$now.json
-        name=$1
-        limit=$2
-        shift 2
+        verb=$1
+        bench_name=$2
+        limit=$3
+        shift 3
+        result=$results/$bench_name-cuda-$now.json
         # shellcheck disable=SC2046
-        check "bench run, $name" "$limit" "$prebuilt/gpu4fs" bench run --engine cuda --output "$result" \
-            $(printf -- '--only %s ' "$@")
+        check "bench $verb, $bench_name" "$limit" "$prebuilt/gpu4fs" bench "$verb" --engine cuda --output "$result" \
+            $([ $# -eq 0 ] || printf -- '--only %s ' "$@")
         [ ! -s "$result" ] || "$prebuilt/gpu4fs" bench report "$result"
     }
-    bench run 150 first files vram scrub latency rate sync recovery idle checkpoint checksums
-    bench raid 250 raid
+    bench run run 150 first files vram scrub latency rate sync recovery idle checkpoint checksums
+    bench nvme nvme 150
+    bench run raid 250 raid
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

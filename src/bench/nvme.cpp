@@ -7,39 +7,12 @@
 #include <stdexcept>
 
 #include "bench/limits.hpp"
-#include "bench/nvme_machine.hpp"
-#include "bench/result.hpp"
+#include "bench/nvme_parts.hpp"
 #include "bench/verbs.hpp"
 
 namespace gpu4fs::bench {
 
 namespace {
-
-struct NvmeScale {
-  u32 repeats;
-  u64 run_ns;
-  u32 lane_count;   // of the parts rate and sharing
-  u32 rate_queues;  // of the part rate
-  std::vector<u32> sharing_queues;
-  u32 tail_lanes;
-  u32 tail_queues;
-  u32 latency_calls;
-
-  static NvmeScale gpu(bool is_quick) {
-    const u32 repeats = is_quick ? 3 : 5;
-    return {repeats, is_quick ? 30000000u : 100000000u, 16384, 32, {16, 24, 32}, 8192, 24, is_quick ? 500u : 3000u};
-  }
-  static NvmeScale threads(bool is_quick) {
-    return {is_quick ? 2u : 5u, is_quick ? 50000000u : 300000000u, 4, 2, {2}, 4, 2, is_quick ? 100u : 1000u};
-  }
-};
-
-struct NvmeContext {
-  NvmeMachine& machine;
-  const NvmeScale& scale;
-  bool on_gpu;
-  BenchResult& result;
-};
 
 NvmeMeasured run_for_latencies(NvmeContext& context, NvmePoint point) {
   point.latencies_max = context.scale.latency_calls;
@@ -269,8 +242,14 @@ struct NvmePart {
   void (*run)(NvmeContext&);
 };
 constexpr NvmePart nvme_parts[] = {
-    {"rate", bench_rate}, {"sharing", bench_sharing}, {"latency", bench_latency_added},
-    {"tail", bench_tail}, {"mapper", bench_mapper},   {"classes", bench_classes},
+    {"rate", bench_rate},
+    {"sharing", bench_sharing},
+    {"latency", bench_latency_added},
+    {"tail", bench_tail},
+    {"mapper", bench_mapper},
+    {"classes", bench_classes},
+    {"sizes", bench_sizes},
+    {"size-latency", bench_size_latency},
 };
 
 }  // namespace

@@ -20,7 +20,8 @@ namespace {
 constexpr u32 threads = 128;
 constexpr u32 warps_per_block = threads / warp_size;
 constexpr u64 medium_bytes = u64{256} << 20;
-constexpr u64 buffer_bytes = u64{128} << 20;
+constexpr u64 buffer_bytes = u64{256} << 20;
+constexpr u64 list_bytes = u64{32} << 20;
 constexpr u32 lanes_max = 32768;
 constexpr u32 latencies_max = 4u << 20;
 constexpr u32 queues_max = 64;
@@ -29,6 +30,7 @@ constexpr u64 limit_ns = 5000000000;
 constexpr u32 namespace_id = 1;
 // Not addresses of this process, so that a mix-up is noticed.
 constexpr u64 buffers_address = u64{0x7500} << 32;
+constexpr u64 lists_address = u64{0x7600} << 32;
 
 void require(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
@@ -114,6 +116,7 @@ class GpuMachine : public NvmeMachine {
     require(cudaHostAlloc(reinterpret_cast<void**>(&host_medium_), medium_bytes, cudaHostAllocMapped), "cudaHostAlloc");
     allocate(device_medium_, medium_bytes);
     allocate(buffers_, buffer_bytes);
+    allocate(lists_, list_bytes);
     allocate(versions_, medium_bytes / 512 * sizeof(u32));
     allocate(outcomes_, lanes_max * sizeof(u32));
     allocate(latencies_, u64{latencies_max} * sizeof(u32));
@@ -129,9 +132,9 @@ class GpuMachine : public NvmeMachine {
     (void)cudaStreamDestroy(drive_stream_);
     (void)cudaStreamDestroy(user_stream_);
     for (void* const memory :
-         {static_cast<void*>(device_medium_), static_cast<void*>(buffers_), static_cast<void*>(versions_),
-          static_cast<void*>(outcomes_), static_cast<void*>(latencies_), static_cast<void*>(counts_),
-          static_cast<void*>(queues_), static_cast<void*>(extras_)}) {
+         {static_cast<void*>(device_medium_), static_cast<void*>(buffers_), static_cast<void*>(lists_),
+          static_cast<void*>(versions_), static_cast<void*>(outcomes_), static_cast<void*>(latencies_),
+          static_cast<void*>(counts_), static_cast<void*>(queues_), static_cast<void*>(extras_)}) {
       (void)cudaFree(memory);
     }
     (void)cudaFreeHost(host_medium_);
@@ -219,8 +222,14 @@ class GpuMachine : public NvmeMachine {
   u8* medium_of(const NvmePoint& point) const {
     return point.medium == NvmeMedium::host ? host_medium_ : device_medium_;
   }
-  // Several warps hide the time of an access to host memory, and of the queue's own words.
-  static u32 drive_warps_per_queue(const NvmePoint& point) { return point.queue_count < 4 ? 1 : 4; }
+  // Several warps hide the time of an access to host memory, and of the queue's own words. One lane has one command,
+  // and the lanes of a single queue as much work as those of many. A warp moves large commands page by page, each after
+  // an entry of the list.
+  static u32 drive_warps_per_queue(const NvmePoint& point) {
+    if (point.use == NvmeUse::shared_lane || point.use == NvmeUse::raw_lane) return 1;
+    const u32 warps = point.block_bytes <= nvme::memory_page_bytes ? 4 : 16;
+    return point.queue_count < 4 ? 16 * warps : warps;
+  }
 
   NvmeLoad load_of(const NvmePoint& point) const {
     NvmeLoad load{};
@@ -238,7 +247,11 @@ class GpuMachine : public NvmeMachine {
     load.buffers_address = buffers_address;
     load.medium = medium_of(point);
     load.versions = versions_;
+    load.lists = needs_list(point.block_bytes) ? lists_ : nullptr;
+    load.lists_address = lists_address;
     load.block_bytes = point.block_bytes;
+    load.logical_block_bytes = point.namespace_block_bytes();
+    load.is_sequential = point.is_sequential;
     load.namespace_id = namespace_id;
     load.block_count = medium_bytes / point.block_bytes;
     load.writes = point.writes;
@@ -249,6 +262,7 @@ class GpuMachine : public NvmeMachine {
     load.latencies_ns = point.latencies_max != 0 ? latencies_ : nullptr;
     load.counts = counts_;
     if (load.lane_count > lanes_max || u64{load.lane_count} * load.block_bytes > buffer_bytes || load.window == 0 ||
+        (load.lists != nullptr && load.lane_count * nvme::memory_page_bytes > list_bytes) ||
         (is_raw && load.window >= point.queue_depth)) {
       throw std::runtime_error("too many lanes");
     }
@@ -257,10 +271,13 @@ class GpuMachine : public NvmeMachine {
   nvme::MemoryDrive drive_of(const NvmePoint& point, const NvmeLoad& load) const {
     nvme::MemoryDrive drive{};
     drive.memory.windows[0] = {buffers_address, buffer_bytes, buffers_};
-    drive.memory.window_count = 1;
-    drive.namespaces[0] = {{namespace_id, load.block_bytes, load.block_count}, load.medium};
+    drive.memory.windows[1] = {lists_address, list_bytes, lists_};
+    drive.memory.window_count = 2;
+    drive.namespaces[0] = {{namespace_id, load.logical_block_bytes, medium_bytes / load.logical_block_bytes},
+                           load.medium};
     drive.namespace_count = 1;
-    drive.io_limits = {u64{128} << 10, true, true};
+    drive.io_limits = {nvme_transfer_bytes_max, true, true};
+    drive.batch_max = nvme_batch_max(load.block_bytes);
     drive.latency_ns = point.latency_ns;
     drive.reverses_batches = point.reverses_batches;
     return drive;
@@ -350,6 +367,7 @@ class GpuMachine : public NvmeMachine {
   u8* host_medium_ = nullptr;
   u8* device_medium_ = nullptr;
   u8* buffers_ = nullptr;
+  u8* lists_ = nullptr;
   u8* queues_ = nullptr;
   Extras* extras_ = nullptr;
   u32* versions_ = nullptr;

@@ -1,5 +1,6 @@
-// The load of `gpu4fs bench nvme`: random blocks, written and read by lanes that share virtual queues, or by groups
-// that have a queue of the controller to themselves and use no part of the driver (bench/nvme_raw.hpp).
+// The load of `gpu4fs bench nvme`: random blocks or blocks in a row, written and read by lanes that share virtual
+// queues, or by groups that have a queue of the controller to themselves and use no part of the driver
+// (bench/nvme_raw.hpp). A block is what one command moves: one logical block of the namespace or several.
 //
 // Content tells block and version in each 16 bytes. What is read is compared, all of it or every n-th batch, and what
 // was written is compared at the end (check_medium). Each lane has a buffer of one block and one command at a time.
@@ -12,6 +13,7 @@
 #include "device/nvme/classes.hpp"
 #include "device/nvme/drive/copy_jobs.hpp"
 #include "device/nvme/mapper.hpp"
+#include "device/nvme/prp.hpp"
 #include "device/nvme/spec/commands.hpp"
 #include "device/nvme/submit.hpp"
 
@@ -33,12 +35,16 @@ struct NvmeLoad {
   u32* outcomes;        // by lane: atomic
   u8* buffers;          // by lane, block_bytes each
   u64 buffers_address;  // on the bus
+  u8* lists;            // by lane, a page of PRP entries each; null: a block has two pages at most
+  u64 lists_address;    // on the bus
   u8* medium;           // for bare copies and checks
   u32* versions;        // by block: what was written last
   u32 block_bytes;
+  u32 logical_block_bytes;  // of the namespace
   u32 namespace_id;
   u64 block_count;
   bool writes;
+  bool is_sequential;
   u32 compare_every;  // batches of a worker's reads; 1: all are compared
   u64 run_ns;
   u64 limit_ns;               // then the run has failed
@@ -61,8 +67,9 @@ GPU4FS_FN inline u64 spread_block(const NvmeLoad& load, u64 number) {
   return number * 0x9e3779b1u & (load.block_count - 1);
 }
 
-// The block of a lane's command.
+// The block of a lane's command. In a row: the lanes of a round are neighbours, and behind a round comes the next.
 GPU4FS_FN inline u64 choose_block(const NvmeLoad& load, u32 lane, u32 round) {
+  if (load.is_sequential) return lane + load.lane_count * (round % (load.block_count / load.lane_count));
   u64 random = (u64{round} << 32 | lane) + 0x9e3779b97f4a7c15u;
   random = (random ^ random >> 30) * 0xbf58476d1ce4e5b9u;
   random = (random ^ random >> 27) * 0x94d049bb133111ebu;
@@ -128,13 +135,33 @@ GPU4FS_FN void check_medium(Group g, const NvmeLoad& load, u32 worker, u32 worke
   if (wrong != 0) add<Scope::engine>(&load.counts->faults, 1u);
 }
 
+// Whether the data pointer of a block needs a list.
+GPU4FS_FN constexpr bool needs_list(u32 block_bytes) {
+  return nvme::prp_list_pages(nvme::frames_of(0, block_bytes)) != 0;
+}
+
+// A lane writes the list of its own command; g.sync() comes before the submission, as before that of all data.
 GPU4FS_FN inline nvme::SubmissionEntry block_command(const NvmeLoad& load, u32 lane, u64 block) {
   nvme::SubmissionEntry entry{};
   entry.opcode = static_cast<u8>(load.writes ? nvme::IoOpcode::write : nvme::IoOpcode::read);
   entry.namespace_id = load.namespace_id;
-  entry.data.prp.first = load.buffers_address + u64{lane} * load.block_bytes;
-  entry.dword10 = static_cast<u32>(block);
-  entry.dword11 = static_cast<u32>(block >> 32);
+  const u64 address = load.buffers_address + u64{lane} * load.block_bytes;
+  if (load.block_bytes <= nvme::memory_page_bytes) {
+    entry.data.prp.first = address;  // blocks are aligned to their size
+  } else {
+    nvme::ListPages list{};
+    if (load.lists != nullptr) {
+      const u64 offset = u64{lane} * nvme::memory_page_bytes;
+      list = {load.lists + offset, load.lists_address + offset, 1};
+    }
+    entry.data = nvme::build_prp(Lane{}, list, 0, load.block_bytes,
+                                 [&](u64 i) { return address + i * nvme::memory_page_bytes; });
+  }
+  const u32 logical_blocks = load.block_bytes / load.logical_block_bytes;
+  const u64 first = block * logical_blocks;
+  entry.dword10 = static_cast<u32>(first);
+  entry.dword11 = static_cast<u32>(first >> 32);
+  entry.dword12 = logical_blocks - 1;
   return entry;
 }
 
@@ -161,7 +188,7 @@ GPU4FS_FN void finish_worker(Group g, const NvmeLoad& load, u64 commands) {
 struct EndedCommand {
   u64 block;
   u32 version;
-  u32 round;
+  u32 batch;  // every n-th one is compared
   bool is_good;
 };
 
@@ -171,7 +198,7 @@ GPU4FS_FN void note_end(Group g, const NvmeLoad& load, const u8* buffer, const E
   u32 wrong = ended.is_good ? 0 : 1;
   if (load.writes) {
     load.versions[ended.block] = ended.version;
-  } else if (ended.round % load.compare_every == 0) {
+  } else if (ended.batch % load.compare_every == 0) {
     wrong += compare_blocks(g, buffer, ended.block, ended.version, load.block_bytes);
   }
   if (wrong != 0) add<Scope::engine>(&load.counts->faults, 1u);
@@ -257,9 +284,9 @@ GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Policy poli
     const u64 block = choose_block(load, lane, round);
     const u32 version = load.versions[block] + (load.writes ? 1 : 0);
     if (load.writes) fill_blocks(g, buffer, block, version, load.block_bytes);
-    g.sync();
     const u64 submitted_ns = now_monotonic_ns();
     const nvme::SubmissionEntry entry = block_command(load, lane, block);
+    g.sync();
     u64 ended_ns = 0;
     bool is_over = policy.submit(g, queue, {entry, lane}, visit, wait) != nvme::SubmitResult::submitted;
     while (!g.any(is_over)) {
@@ -274,7 +301,8 @@ GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Policy poli
     if (is_noted) detail::note_latency(load, lane, round, ended_ns - submitted_ns);
     store<Order::relaxed, Scope::engine>(outcome_place, 0u);
     g.sync();
-    detail::note_end(g, load, buffer, {block, version, round, is_good});
+    // Workers compare in turn, not all in the same round.
+    detail::note_end(g, load, buffer, {block, version, round + worker, is_good});
     if (g.any(!is_good)) break;
     commands += Group::size();
     g.sync();

@@ -36,7 +36,20 @@ struct NvmePoint {
   u64 run_ns = 100000000;
   u32 compare_every = 1;  // batches that are read; a warp that compares everything alone may be slower than its queue
   u32 latencies_max = 0;  // that are noted of each lane, or of the log's
+  u32 logical_block_bytes = 0;  // of the namespace; 0: those of a block, which is then one of 512 or 4096 bytes
+  bool is_sequential = false;   // otherwise blocks are random
+
+  u32 namespace_block_bytes() const { return logical_block_bytes != 0 ? logical_block_bytes : block_bytes; }
 };
+
+// The largest transfer of the drive (MDTS).
+inline constexpr u32 nvme_transfer_bytes_max = 1u << 20;
+
+// Commands that a group of the drive takes at once: together 128 KiB. So groups share large commands, which each of
+// them moves one after the other.
+constexpr u32 nvme_batch_max(u32 block_bytes) {
+  return block_bytes < (128u << 10) ? (128u << 10) / block_bytes : 1;
+}
 
 struct NvmeMeasured {
   u64 commands = 0;
@@ -60,7 +73,8 @@ class NvmeMachine {
   virtual ~NvmeMachine() = default;
 
   virtual NvmeMeasured run(const NvmePoint& point) = 0;
-  // The same blocks without queues: copies by as many groups as reach the most. Afterwards all content is new.
+  // The same blocks without queues: copies by as many groups as reach the most. Afterwards all content is new. Blocks
+  // have 4096 bytes at most.
   virtual NvmeMeasured bare(const NvmePoint& point) = 0;
   // The smallest step of the clock that latencies are measured with.
   virtual double clock_step_ns() = 0;

@@ -12,8 +12,9 @@ namespace detail {
 struct RawQueue {
   u32 submitted;
   u32 completed;
-  u32 batches;   // of completions
-  u64 ended_ns;  // when the last completions were seen
+  u32 batches;       // of completions
+  u64 submitted_ns;  // when the last commands were ready to be set up
+  u64 ended_ns;      // when the last completions were seen
 };
 
 // One command of each rank, whose buffers and entries are free.
@@ -24,6 +25,7 @@ GPU4FS_FN void submit_raw(Group g, const NvmeLoad& load, const nvme::VirtualQueu
   const u64 block = choose_block(load, lane, number / load.window);
   u8* const buffer = load.buffers + u64{lane} * load.block_bytes;
   if (load.writes) fill_blocks(g, buffer, block, load.versions[block] + 1, load.block_bytes);
+  raw.submitted_ns = now_monotonic_ns();
   nvme::SubmissionEntry entry = block_command(load, lane, block);
   entry.command_id = static_cast<u16>(number & (queue.depth - 1));
   u8* const place = reinterpret_cast<u8*>(&queue.submissions[number & (queue.depth - 1)]);
@@ -77,19 +79,15 @@ GPU4FS_FN void run_raw(Group g, const NvmeLoad& load, u32 index) {
   const nvme::VirtualQueue& queue = load.queues[index];
   const u64 begin_ns = g.broadcast(now_monotonic_ns());
   detail::RawQueue raw{};
-  u64 submitted_ns = 0;
   for (;;) {
     const u64 passed_ns = g.broadcast(now_monotonic_ns()) - begin_ns;
     const bool has_room = raw.submitted + Group::size() - raw.completed <= load.window;
-    if (passed_ns < load.run_ns && has_room) {
-      submitted_ns = now_monotonic_ns();
-      detail::submit_raw(g, load, queue, index, raw);
-    }
+    if (passed_ns < load.run_ns && has_room) detail::submit_raw(g, load, queue, index, raw);
     const u32 before = raw.completed;
     const u32 count = detail::take_raw(g, load, queue, index, raw);
     const u32 lane = index * load.window + before % load.window + g.rank();
     const bool is_batch = load.window == Group::size() && count != 0 && raw.completed == raw.submitted;
-    if (is_batch) detail::note_latency(load, lane, before / load.window, raw.ended_ns - submitted_ns);
+    if (is_batch) detail::note_latency(load, lane, before / load.window, raw.ended_ns - raw.submitted_ns);
     if (raw.completed == raw.submitted && passed_ns >= load.run_ns) break;
     const bool is_late = passed_ns > load.limit_ns;
     if (is_late) on_leader(g, [&] { add<Scope::engine>(&load.counts->faults, 1u); });

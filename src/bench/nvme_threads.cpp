@@ -52,6 +52,8 @@ class ThreadLoad {
     if (is_log(use_)) load.log_workers = point.queue_count;
     if (use_ == NvmeUse::log_alone) load.worker_count = point.queue_count;
     load.block_bytes = point.block_bytes;
+    load.logical_block_bytes = point.namespace_block_bytes();
+    load.is_sequential = point.is_sequential;
     load.namespace_id = namespace_id;
     load.block_count = medium_bytes / point.block_bytes;
     load.writes = point.writes;
@@ -156,21 +158,29 @@ class ThreadMachine : public NvmeMachine {
     const Memory medium = zeroed(medium_bytes);
     const u64 buffer_bytes = u64{load.lane_count} * point.block_bytes;
     const Memory buffers = zeroed(buffer_bytes);
+    const u64 list_bytes = needs_list(load.block_bytes) ? load.lane_count * nvme::memory_page_bytes : 0;
+    const Memory lists = zeroed(list_bytes);
     const u32 depth = std::min(point.queue_depth, depth_max);
     const Memory queues = zeroed(nvme::lay_out_queues(nullptr, point.queue_count, depth).bytes);
     const nvme::ConnectedQueues set = nvme::lay_out_queues(queues.get(), point.queue_count, depth);
     nvme::MemoryDrive drive{};
     load.buffers_address = u64{0x7500} << 32;
+    load.lists_address = u64{0x7600} << 32;
     drive.memory.windows[0] = {load.buffers_address, buffer_bytes, buffers.get()};
-    drive.memory.window_count = 1;
-    drive.namespaces[0] = {{namespace_id, load.block_bytes, load.block_count}, medium.get()};
+    drive.memory.windows[1] = {load.lists_address, list_bytes, lists.get()};
+    drive.memory.window_count = 2;
+    drive.namespaces[0] = {{namespace_id, load.logical_block_bytes, medium_bytes / load.logical_block_bytes},
+                           medium.get()};
     drive.namespace_count = 1;
+    drive.io_limits = {nvme_transfer_bytes_max, true, true};
+    drive.batch_max = nvme_batch_max(load.block_bytes);
     drive.latency_ns = point.latency_ns;
     drive.reverses_batches = point.reverses_batches;
     nvme::place_drive(set, drive);
     for (u32 i = 0; i < point.queue_count; ++i) nvme::connect_queue(set, i);
     load.queues = set.queues;
     load.buffers = buffers.get();
+    if (list_bytes != 0) load.lists = lists.get();
     load.medium = medium.get();
     load.stop = &set.drive->is_stopping;
     fill_medium(Lane{}, load, 0, 1);
@@ -193,7 +203,8 @@ class ThreadMachine : public NvmeMachine {
   static NvmeMeasured run_on_controller(const NvmePoint& point) {
     ThreadLoad users(point);
     NvmeLoad& load = users.load;
-    const auto medium = std::make_shared<nvme::Medium>(load.block_count, load.block_bytes, false);
+    const auto medium =
+        std::make_shared<nvme::Medium>(medium_bytes / load.logical_block_bytes, load.logical_block_bytes, false);
     Memory content = zeroed(medium_bytes);
     load.medium = content.get();
     fill_medium(Lane{}, load, 0, 1);
@@ -201,6 +212,7 @@ class ThreadMachine : public NvmeMachine {
     nvme::EmulatedBus bus(u64{16} << 20);
     nvme::EmulatedOptions emulated_options;
     emulated_options.namespaces = {{namespace_id, medium}};
+    emulated_options.transfer_shift = log2_floor(nvme_transfer_bytes_max / page_size);
     emulated_options.queues_max = std::max(emulated_options.queues_max, point.queue_count);
     emulated_options.profile.read_latency_ns = emulated_options.profile.write_latency_ns = point.latency_ns;
     nvme::EmulatedController emulated(bus, emulated_options);
@@ -216,6 +228,11 @@ class ThreadMachine : public NvmeMachine {
     load.queue_count = controller.queue_count();
     load.buffers = buffers.memory;
     load.buffers_address = buffers.bus_address;
+    if (needs_list(load.block_bytes)) {
+      const nvme::DmaBlock lists = bus.allocate(load.lane_count * nvme::memory_page_bytes);
+      load.lists = lists.memory;
+      load.lists_address = lists.bus_address;
+    }
     const NvmeMeasured measured = users.execute_on_queues();
     if (!emulated.complaint().empty()) throw std::runtime_error("the controller complains: " + emulated.complaint());
     medium->read(0, content.get(), medium_bytes);

@@ -51,6 +51,19 @@ class MeasurementsTest(unittest.TestCase):
                     self.assertGreater(row["limit"], 0)
         self.assertLessEqual({"nvme-added-10us-p50", "nvme-added-100us-p99"}, set(rows))
 
+    def test_nvme_driver_over_sizes(self) -> None:
+        rows = self.rows_of("nvme", "--engine", "cpu", "--only", "sizes", "size-latency")
+        self.assertEqual(len(rows), 4 * (4 + 3 + 4) + 2 * 4 * 8)
+        limits = {}
+        for name, row in rows.items():
+            self.assertGreater(row["median"], 0)
+            self.assertAlmostEqual(row["ratio"], row["median"] / row["limit"], delta=1e-4 * row["ratio"])
+            self.assertEqual(row["unit"], "GB/s" if name.startswith("nvme-sizes-") else "us")
+            limits.setdefault((row["unit"], "-write-" in name), set()).add(row["limit"])
+        # Each limit is measured once, in this run, or is the latency of the drive.
+        self.assertEqual({key: len(values) for key, values in limits.items()}, dict.fromkeys(limits, 1))
+        self.assertEqual((limits["us", False], limits["us", True]), ({50}, {15}))
+
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_engine_that_is_not_there(self) -> None:
         for engine in ("cuda", "both"):

@@ -356,5 +356,43 @@ TEST(MemoryDrive, DoorbellsThatCannotBeAreNoticed) {
   EXPECT_EQ((load<Order::relaxed, Scope::engine>(&drive.drive().completed_count)), 0u);
 }
 
+// A group takes no more commands at once than it may, so that others have work too.
+TEST(MemoryDrive, BatchesHaveALimit) {
+  for (const u32 batch_max : {0u, 1u, 3u}) {
+    const Memory memory = zeroed(lay_out_queues(nullptr, 1, 16).bytes);
+    const Memory medium = zeroed(page_size);
+    const Memory buffer = zeroed(page_size);
+    const ConnectedQueues set = lay_out_queues(memory.get(), 1, 16);
+    MemoryDrive drive{};
+    drive.memory.windows[0] = {window_address, page_size, buffer.get()};
+    drive.memory.window_count = 1;
+    drive.namespaces[0] = {{1, 512, page_size / 512}, medium.get()};
+    drive.namespace_count = 1;
+    drive.batch_max = batch_max;
+    place_drive(set, drive);
+    connect_queue(set, 0);
+    SubmissionEntry entry{};
+    entry.opcode = static_cast<u8>(IoOpcode::read);
+    entry.namespace_id = 1;
+    entry.data.prp.first = window_address;
+    for (u32 i = 0; i < 8; ++i) const_cast<SubmissionEntry&>(set.drive_queues[0].submissions[i]) = entry;
+    ring_doorbell(set.queues[0].submission_doorbell, 8);
+    std::vector<u32> counts;
+    run_emulated_warp([&](EmulatedWarp g) {
+      for (u32 left = 8; left != 0;) {
+        const u32 count = serve_queue(g, *set.drive, set.drive_queues[0]);
+        if (g.leader()) counts.push_back(count);
+        if (count == 0) break;
+        left -= count;
+      }
+    });
+    const std::vector<u32> expected = batch_max == 0   ? std::vector<u32>{8}
+                                      : batch_max == 1 ? std::vector<u32>(8, 1)
+                                                       : std::vector<u32>{3, 3, 2};
+    EXPECT_EQ(counts, expected);
+    EXPECT_EQ(set.drive->complaint, 0u);
+  }
+}
+
 }  // namespace
 }  // namespace gpu4fs::nvme::test

@@ -69,6 +69,7 @@ struct MemoryDrive {
   u32 namespace_count;
   IoLimits io_limits;
   u64 latency_ns;         // from the doorbell to the completion at least; 0: none
+  u32 batch_max;          // commands that a group takes at once; 0: as many as it has ranks
   bool reverses_batches;  // completes a batch from its end
   DriveQueue* queues;
   u32 queue_count;

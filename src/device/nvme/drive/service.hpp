@@ -73,7 +73,8 @@ GPU4FS_FN ClaimedCommands claim_commands(Group g, MemoryDrive& drive, DriveQueue
   } else {
     const u32 shown = (look.tail - look.position) & (queue.depth - 1);
     const u32 due = drive.latency_ns == 0 ? shown : count_due(g, drive, queue, look.position, shown);
-    count = minimum(minimum(due, Group::size()), look.room);
+    const u32 most = drive.batch_max != 0 ? minimum(drive.batch_max, Group::size()) : Group::size();
+    count = minimum(minimum(due, most), look.room);
   }
   on_leader(g, [&] {
     store<Order::relaxed, Scope::engine>(&queue.position, look.position + count);
