@@ -240,6 +240,10 @@
     "A file system that accepts O_DIRECT and refuses the accesses cannot be used.")                                   \
   X(errors_of_all_awaited, block, "Kinds/ControllerTest.AMediumThat*",                                               \
     "Each write to a drive that has failed waits for an error of its own.")                                           \
+  X(refused_at_once_again, device, "DetachedIo.ARefusedDevice*",                                                      \
+    "Write-backs that the system refuses are tried again without a pause.")                                           \
+  X(full_disk_is_dead, device, "DetachedIo.AWriteWithoutRoom*",                                                       \
+    "A full file system below is a failed device.")                                                                   \
   X(refusal_is_error, device, "DetachedIo.WhatTheSystemRefuses*",                                                     \
     "A moment without memory is a failed device.")                                                                    \
   X(growing_page_not_copied, device, "DetachedIo.TheLastPage*",                                                       \
