@@ -9,10 +9,10 @@
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
-#include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/prefault.hpp"
+#include "pool/region_ranges.hpp"
 #include "raid/levels/levels.hpp"
 #include "wire/rebuild_format.hpp"
 
@@ -35,7 +35,14 @@ bool reaches_all(const session::EngineSetup& setup, session::ServerPurpose purpo
 ChunkMapper::ChunkMapper(MountedPool& mounted, session::ServerPurpose purpose)
     : mounted_(mounted),
       is_check_(purpose == session::ServerPurpose::check),
-      all_accessible_(reaches_all(mounted.setup, purpose)) {}
+      all_accessible_(reaches_all(mounted.setup, purpose)) {
+  const std::vector<std::vector<u64>>& unbacked = mounted.setup.unbacked;
+  for (std::size_t chunk = 0; chunk < unbacked.size(); ++chunk) {
+    if (unbacked[chunk].empty()) continue;
+    set_mapped(chunk);
+    set_thin(chunk, std::any_of(unbacked[chunk].begin(), unbacked[chunk].end(), [](u64 word) { return word != 0; }));
+  }
+}
 
 Status ChunkMapper::map_chunk(u64 chunk, session::ServerSession& session) {
   const std::shared_lock lock(mounted_.tables);
@@ -184,7 +191,7 @@ Status ChunkMapper::reach_allocated(const pool::OpenedChunk& chunk, const std::v
     if (!is_used(first)) continue;
     u64 count = 1;
     while (first + count < region_count && is_used(first + count)) ++count;
-    for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, first, count)) {
+    for (const pool::ColumnRange& range : pool::ranges_of_regions(chunk.descriptor, first, count)) {
       reach(chunk.columns[range.column], header + range.offset, range.length);
     }
     first += count;

@@ -7,8 +7,8 @@
 //   mapper.reach_regions(chunk, allocated);        // for a check
 //
 // A chunk is mapped once the engine can reach all of it. It is thin if memory of its free regions was returned to the
-// system since then; the engine then requests it again. A chunk that found no room on a medium is tried again when the
-// medium has more.
+// system since then, or was missing at the mount (session/thin_files.hpp); the engine then requests it again. A chunk
+// that found no room on a medium is tried again when the medium has more.
 //
 // Order of the locks: the pool's `tables`, that of the reach, that of allocating memory, that of the marks. Only
 // map_chunk() waits for the engine, for a command in the session of its caller: the management session may be waiting
@@ -63,7 +63,7 @@ class ChunkMapper {
 
   [[nodiscard]] bool is_mapped(u64 chunk) const;
   [[nodiscard]] bool is_thin(u64 chunk) const;
-  // The number of chunks that were made reachable since the start, one by one.
+  // The number of chunks that were made reachable one by one, with those that lacked nothing but blocks.
   [[nodiscard]] u64 mapped_count() const;
 
  private:

@@ -130,6 +130,14 @@ std::vector<std::string> PoolServer::device_paths() {
   return options_.device_paths;
 }
 
+bool PoolServer::has_thin_files() {
+  const std::shared_lock lock(mounted_.tables);
+  const std::vector<device::MappedFile>& files = mounted_.setup.files;
+  return std::any_of(files.begin(), files.end(), [](const device::MappedFile& file) {
+    return file.medium() == device::MediumKind::file && file.grows_with_use();
+  });
+}
+
 u64 PoolServer::write_errors() const {
   return options_.write_errors_before + load<Order::acquire, Scope::system>(&mounted_.setup.upcalls->write_errors);
 }

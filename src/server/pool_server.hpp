@@ -111,6 +111,9 @@ class PoolServer final : private maintenance::PoolHost {
   // A device was lost or replaced since the mount, so a restart may need the option `degraded`.
   [[nodiscard]] bool has_lost_devices() const { return upcalls_.has_lost_devices() || has_replaced_devices_; }
 
+  // A file on disk has holes, so a restart needs the option `discard`: there may be no room for all its blocks.
+  [[nodiscard]] bool has_thin_files();
+
   // The number of times, since the mount, that acknowledged changes could not be written (engine/write_errors.hpp).
   [[nodiscard]] u64 write_errors() const;
   // Of the control socket, "" without one.

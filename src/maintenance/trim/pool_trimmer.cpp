@@ -6,8 +6,8 @@
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
-#include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
+#include "pool/region_ranges.hpp"
 
 namespace gpu4fs::maintenance {
 namespace {
@@ -31,7 +31,7 @@ std::vector<PoolTrimmer::Piece> PoolTrimmer::pieces_of(const wire::TrimResult& r
   std::vector<Piece> pieces;
   const pool::OpenedChunk& chunk = mounted_.pool.chunks[run.chunk];
   const u64 header = pool::header_area_bytes(chunk.descriptor);
-  for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, run.next - run.count, run.count)) {
+  for (const pool::ColumnRange& range : pool::ranges_of_regions(chunk.descriptor, run.next - run.count, run.count)) {
     const format::ColumnAddress column = chunk.columns[range.column];
     const u32 device = column.device_index();
     if (!takes_part(device, scope)) continue;
