@@ -50,6 +50,7 @@ Status ChunkMapper::map_chunk(u64 chunk, session::ServerSession& session) {
   // The engine learns of added and deleted chunks shortly before the tables change: the command tries again.
   if (chunk >= pool.chunks.size() || pool.chunks[chunk].is_erased()) return Status::stale;
   const std::unique_lock reaching = hold_reach();
+  if (puts_off(chunk)) return Status::busy;
   if (is_mapped(chunk) && !is_thin(chunk)) return Status::ok;
   for (const format::ColumnAddress column : pool.chunks[chunk].columns) {
     const u32 device = column.device_index();
@@ -211,8 +212,37 @@ void ChunkMapper::set_thin(u64 chunk, bool is_thin) {
   chunks_thin_[chunk] = is_thin;
 }
 
+void ChunkMapper::begin_discards(u64 chunk) {
+  const std::lock_guard guard(marks_mutex_);
+  discarded_chunk_ = chunk;
+  is_wanted_ = false;
+}
+
+void ChunkMapper::end_discards() {
+  const std::lock_guard guard(marks_mutex_);
+  discarded_chunk_ = no_chunk;
+}
+
+bool ChunkMapper::discards(u64 chunk) const {
+  const std::lock_guard guard(marks_mutex_);
+  return discarded_chunk_ == chunk;
+}
+
+bool ChunkMapper::is_wanted(u64 chunk) const {
+  const std::lock_guard guard(marks_mutex_);
+  return discarded_chunk_ == chunk && is_wanted_;
+}
+
+bool ChunkMapper::puts_off(u64 chunk) {
+  const std::lock_guard guard(marks_mutex_);
+  if (discarded_chunk_ != chunk) return false;
+  is_wanted_ = true;
+  return true;
+}
+
 void ChunkMapper::forget_chunk(u32 chunk) {
   const std::lock_guard guard(marks_mutex_);
+  if (discarded_chunk_ == chunk) discarded_chunk_ = no_chunk;
   if (chunk < chunks_mapped_.size()) chunks_mapped_[chunk] = false;
   if (chunk < chunks_thin_.size()) chunks_thin_[chunk] = false;
   room_at_refusal_.erase(chunk);
