@@ -1,6 +1,8 @@
 // Pools on thin files whose file system has been filled by others: they can be mounted, read and recovered, and lose
 // nothing.
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -169,6 +171,45 @@ TEST_P(FullDisk, AMountWithoutTheOptionIsToldWhatItLacks) {
   EXPECT_EQ(disk_->room_bytes(), room);
   GrowthMount mount(paths_, DiscardScope::all);
   EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), 20, 0));
+}
+
+// Somebody else takes the blocks away that a mount has reserved and not written.
+void punch_what_was_not_written(const std::string& path, u64 from) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  const off_t end = ::lseek(file, 0, SEEK_END);
+  for (off_t at = static_cast<off_t>(from); at < end;) {
+    const off_t hole = ::lseek(file, at, SEEK_HOLE);
+    const off_t data = hole < end ? ::lseek(file, hole, SEEK_DATA) : end;
+    at = data < 0 ? end : data;
+    if (hole >= end) break;
+    ASSERT_EQ(::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, hole, at - hole), 0);
+  }
+  ::close(file);
+}
+
+// A sync says that there is no room, and no device is given up.
+TEST_P(FullDisk, AHoleThatCannotBeFilledIsNoLostDevice) {
+  {
+    GrowthMount mount(paths_, DiscardScope::all);
+    const u64 kept = make_file(mount.files(), "kept");
+    for (u64 block = 0; block < 20; ++block) ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
+    ASSERT_EQ(sync(mount, kept), Status::ok);
+    const u64 begin = mount.server().superblock().device.chunk_area_offset;
+    for (const std::string& path : paths_) ASSERT_NO_FATAL_FAILURE(punch_what_was_not_written(path, begin));
+    disk_->fill();
+    const u64 lost = make_file(mount.files(), "lost");
+    for (u64 block = 0; block < 4; ++block) (void)write_block(mount.files(), lost, block, 500 + block);
+    EXPECT_EQ(sync(mount, lost), Status::no_space);
+    EXPECT_FALSE(mount.server().has_lost_devices());
+    EXPECT_TRUE(has_blocks(mount.files(), kept, 20, 0));
+    mount.crash();
+  }
+  disk_->make_room();
+  GrowthMount mount(paths_, DiscardScope::all);
+  EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), 20, 0));
+  EXPECT_TRUE(mount.stop());
+  EXPECT_EQ(find_problems(paths_), "");
 }
 
 // A mount whose files are thin since a trim says so, because its engine may die on a full disk.
