@@ -85,7 +85,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_frames_back(Group g, Engine& engine) {
   const raid::LogicalSpace& space = engine.fs.space;
   if (space.staged == nullptr) return Status::ok;
   const u64 devices = on_leader(g, [&] { return devices_with_frames(space); });
-  GPU4FS_TRY(device::write_back_devices(g, *space.staged, devices, [&](u32 index) { tell_command(engine, index); }));
+  const Status status =
+      device::write_back_devices(g, *space.staged, devices, [&](u32 index) { tell_command(engine, index); });
+  // It has taken completions that writes wait for, and nothing else may be in flight that would wake them.
+  on_leader(g, [&] { wake_media_waiters(engine); });
+  if (status != Status::ok) return status;
   return on_leader(g, [&] { return judge_write_errors(space); });
 }
 
