@@ -135,8 +135,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(SpaceState& state, const 
   return {raid::no_chunk, 0, 0};
 }
 
-// While the chunk is being loaded, before its free pages count. Leader. Of the regions whose bits are set, the free ones
-// become unbacked. Returns how many free pages they have.
+// While the chunk is being loaded, before its free pages count. Leader. Of the regions whose bits are set, the free
+// ones become unbacked. Returns how many free pages they have.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 take_holes_out(ChunkState& chunk) {
   u32 taken = 0;
   for (u32 w = 0; w < divide_up(region_count_of(chunk), 64u); ++w) {
