@@ -50,6 +50,10 @@
     "Pages freed behind the snapshot are given out when that checkpoint, which refers to them, is published.")        \
   X(trimmed_frames_stay_dirty, system, "*Discard.NothingIsWrittenToADiscardedRegion/*",                               \
     "Frames of the page cache with bytes of a discarded region are written to it afterwards.")                        \
+  X(holes_given_out, system, "*FullDisk.*",                                                                           \
+    "Pages in holes of a thin file are given out by the mount that found the holes.")                                 \
+  X(takes_the_last_blocks, system, "*FullDisk.AMountWithoutTheOption*",                                               \
+    "A file that does not fit takes all that is left before it is refused.")                                          \
   X(discard_rounded_outwards, block, "DiscardUnits.*", "A discard reaches beyond its range.")                         \
   X(durable_slot_overwritten, space, "SpaceLoad.*", "A checkpoint writes its bitmap over the one that counts.")       \
   X(lost_slot_counts, space, "SpaceLoad.*", "The bitmap of a checkpoint that never became valid counts.")             \
@@ -247,6 +251,10 @@
     "A file system that accepts O_DIRECT and refuses the accesses cannot be used.")                                   \
   X(errors_of_all_awaited, block, "Kinds/ControllerTest.AMediumThat*",                                               \
     "Each write to a drive that has failed waits for an error of its own.")                                           \
+  X(refused_at_once_again, device, "DetachedIo.ARefusedDevice*",                                                      \
+    "Write-backs that the system refuses are tried again without a pause.")                                           \
+  X(full_disk_is_dead, device, "DetachedIo.AWriteWithoutRoom*",                                                       \
+    "A full file system below is a failed device.")                                                                   \
   X(refusal_is_error, device, "DetachedIo.WhatTheSystemRefuses*",                                                     \
     "A moment without memory is a failed device.")                                                                    \
   X(growing_page_not_copied, device, "DetachedIo.TheLastPage*",                                                       \

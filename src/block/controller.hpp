@@ -8,6 +8,7 @@
 //   not_supported    discard: the medium cannot
 //   read_only        a change of a medium that is open for reading
 //   out_of_range     the range reaches beyond the end of the medium
+//   no_space         write: what is below the medium has no block for it
 //   io_error         the system refused for a reason of its own, for example a lack of memory
 //
 // Short transfers are continued, and a call that was interrupted is made again. If requests that were carried out

@@ -17,7 +17,14 @@ Status status_of_error(IoOperation operation, int error) {
     case EFAULT:
     case EINVAL:
     case ECANCELED:
+    case EAGAIN:
+    case ENOBUFS:
       return Status::io_error;
+    // A file system, or a disk that gets its blocks from others, has none left for a hole.
+    case ENOSPC:
+    case EDQUOT:
+      if (operation != IoOperation::flush && operation != IoOperation::read) return Status::no_space;
+      break;
     // The device is gone.
     case ENODEV:
     case ENXIO:

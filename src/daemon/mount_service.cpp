@@ -116,6 +116,7 @@ std::vector<std::string> words_to_go_on(const MountService& service, PoolServer&
   words.erase(words.end() - 1 - count, words.end() - 1);
   const std::vector<std::string> paths = server.device_paths();
   words.insert(words.end() - 1, paths.begin(), paths.end());
+  if (server.has_thin_files()) words.insert(words.begin() + 2, {"-o", "discard"});
   if (server.has_lost_devices()) words.insert(words.begin() + 2, {"-o", "degraded"});
   return words;
 }

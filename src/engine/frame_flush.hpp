@@ -45,7 +45,7 @@ GPU4FS_FN inline void begin_frame_flush(const Engine& engine, device::FrameFlush
 }
 
 // Goes on with a flush of frames. Collective. ok: the media have everything. waits_for_io, again: the step ends with
-// this, and calls again after its restart. Any other status: as judge_write_errors().
+// this, and calls again after its restart. Any other status: as judge_write_errors(), or device::refusal_of().
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status continue_frame_flush(Group g, Engine& engine, CommandState& c,
                                                       device::FrameFlush* flush) {
@@ -56,8 +56,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status continue_frame_flush(Group g, Engine& engine, C
     if (on_leader(g, [&] { return device::frames_are_written(staged, flush); })) {
       return on_leader(g, [&] { return judge_write_errors(space); });
     }
-    begin_io(g, c);
     const u64 devices = on_leader(g, [&] { return flush->devices; });
+    const Status refused = on_leader(g, [&] { return device::refusal_of(staged, devices); });
+    if (refused != Status::ok) return refused;
+    begin_io(g, c);
     const device::BegunLines begun = device::begin_dirty_lines(g, staged, devices, c.index, [&](int change) {
       if (change > 0) count_io(c);
       if (change < 0) drop_io(c);
@@ -83,7 +85,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_frames_back(Group g, Engine& engine) {
   const raid::LogicalSpace& space = engine.fs.space;
   if (space.staged == nullptr) return Status::ok;
   const u64 devices = on_leader(g, [&] { return devices_with_frames(space); });
-  device::write_back_devices(g, *space.staged, devices, [&](u32 index) { tell_command(engine, index); });
+  const Status status =
+      device::write_back_devices(g, *space.staged, devices, [&](u32 index) { tell_command(engine, index); });
+  // It has taken completions that writes wait for, and nothing else may be in flight that would wake them.
+  on_leader(g, [&] { wake_media_waiters(engine); });
+  if (status != Status::ok) return status;
   return on_leader(g, [&] { return judge_write_errors(space); });
 }
 

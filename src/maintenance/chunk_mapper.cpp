@@ -9,10 +9,10 @@
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
-#include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/prefault.hpp"
+#include "pool/region_ranges.hpp"
 #include "raid/levels/levels.hpp"
 #include "wire/rebuild_format.hpp"
 
@@ -35,7 +35,14 @@ bool reaches_all(const session::EngineSetup& setup, session::ServerPurpose purpo
 ChunkMapper::ChunkMapper(MountedPool& mounted, session::ServerPurpose purpose)
     : mounted_(mounted),
       is_check_(purpose == session::ServerPurpose::check),
-      all_accessible_(reaches_all(mounted.setup, purpose)) {}
+      all_accessible_(reaches_all(mounted.setup, purpose)) {
+  const std::vector<std::vector<u64>>& unbacked = mounted.setup.unbacked;
+  for (std::size_t chunk = 0; chunk < unbacked.size(); ++chunk) {
+    if (unbacked[chunk].empty()) continue;
+    set_mapped(chunk);
+    set_thin(chunk, std::any_of(unbacked[chunk].begin(), unbacked[chunk].end(), [](u64 word) { return word != 0; }));
+  }
+}
 
 Status ChunkMapper::map_chunk(u64 chunk, session::ServerSession& session) {
   const std::shared_lock lock(mounted_.tables);
@@ -43,6 +50,7 @@ Status ChunkMapper::map_chunk(u64 chunk, session::ServerSession& session) {
   // The engine learns of added and deleted chunks shortly before the tables change: the command tries again.
   if (chunk >= pool.chunks.size() || pool.chunks[chunk].is_erased()) return Status::stale;
   const std::unique_lock reaching = hold_reach();
+  if (puts_off(chunk)) return Status::busy;
   if (is_mapped(chunk) && !is_thin(chunk)) return Status::ok;
   for (const format::ColumnAddress column : pool.chunks[chunk].columns) {
     const u32 device = column.device_index();
@@ -184,7 +192,7 @@ Status ChunkMapper::reach_allocated(const pool::OpenedChunk& chunk, const std::v
     if (!is_used(first)) continue;
     u64 count = 1;
     while (first + count < region_count && is_used(first + count)) ++count;
-    for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, first, count)) {
+    for (const pool::ColumnRange& range : pool::ranges_of_regions(chunk.descriptor, first, count)) {
       reach(chunk.columns[range.column], header + range.offset, range.length);
     }
     first += count;
@@ -204,8 +212,37 @@ void ChunkMapper::set_thin(u64 chunk, bool is_thin) {
   chunks_thin_[chunk] = is_thin;
 }
 
+void ChunkMapper::begin_discards(u64 chunk) {
+  const std::lock_guard guard(marks_mutex_);
+  discarded_chunk_ = chunk;
+  is_wanted_ = false;
+}
+
+void ChunkMapper::end_discards() {
+  const std::lock_guard guard(marks_mutex_);
+  discarded_chunk_ = no_chunk;
+}
+
+bool ChunkMapper::discards(u64 chunk) const {
+  const std::lock_guard guard(marks_mutex_);
+  return discarded_chunk_ == chunk;
+}
+
+bool ChunkMapper::is_wanted(u64 chunk) const {
+  const std::lock_guard guard(marks_mutex_);
+  return discarded_chunk_ == chunk && is_wanted_;
+}
+
+bool ChunkMapper::puts_off(u64 chunk) {
+  const std::lock_guard guard(marks_mutex_);
+  if (discarded_chunk_ != chunk) return false;
+  is_wanted_ = true;
+  return true;
+}
+
 void ChunkMapper::forget_chunk(u32 chunk) {
   const std::lock_guard guard(marks_mutex_);
+  if (discarded_chunk_ == chunk) discarded_chunk_ = no_chunk;
   if (chunk < chunks_mapped_.size()) chunks_mapped_[chunk] = false;
   if (chunk < chunks_thin_.size()) chunks_thin_[chunk] = false;
   room_at_refusal_.erase(chunk);

@@ -7,8 +7,8 @@
 //   mapper.reach_regions(chunk, allocated);        // for a check
 //
 // A chunk is mapped once the engine can reach all of it. It is thin if memory of its free regions was returned to the
-// system since then; the engine then requests it again. A chunk that found no room on a medium is tried again when the
-// medium has more.
+// system since then, or was missing at the mount (session/thin_files.hpp); the engine then requests it again. A chunk
+// that found no room on a medium is tried again when the medium has more.
 //
 // Order of the locks: the pool's `tables`, that of the reach, that of allocating memory, that of the marks. Only
 // map_chunk() waits for the engine, for a command in the session of its caller: the management session may be waiting
@@ -35,8 +35,9 @@ class ChunkMapper {
   ChunkMapper(const ChunkMapper&) = delete;
   ChunkMapper& operator=(const ChunkMapper&) = delete;
 
-  // Makes all of the chunk reachable. stale: there is no such chunk. A device that is being filled and has no room for
-  // its column is given up, by a command in `session`.
+  // Makes all of the chunk reachable. stale: there is no such chunk. busy: free space of it is being discarded; that
+  // ends soon, and the caller comes again. A device that is being filled and has no room for its column is given up, by
+  // a command in `session`.
   Status map_chunk(u64 chunk, session::ServerSession& session);
 
   // Under `tables`: makes areas of a device that the engine may already access reachable; `file` is, or becomes, the
@@ -58,15 +59,27 @@ class ChunkMapper {
   // While the reach is held: some memory of the chunk is missing.
   void mark_thin(u64 chunk) { set_thin(chunk, true); }
 
+  // While the reach is held: free space of the chunk will be discarded without it, until end_discards(). One chunk at a
+  // time.
+  void begin_discards(u64 chunk);
+  void end_discards();
+  // Under `tables`: whether this goes on, and the chunk is the same.
+  [[nodiscard]] bool discards(u64 chunk) const;
+  // Whether somebody needs the chunk whose space is being discarded.
+  [[nodiscard]] bool is_wanted(u64 chunk) const;
+
   // Another chunk, or none, gets the number.
   void forget_chunk(u32 chunk);
 
   [[nodiscard]] bool is_mapped(u64 chunk) const;
   [[nodiscard]] bool is_thin(u64 chunk) const;
-  // The number of chunks that were made reachable since the start, one by one.
+  // The number of chunks that were made reachable one by one, with those that lacked nothing but blocks.
   [[nodiscard]] u64 mapped_count() const;
 
  private:
+  static constexpr u64 no_chunk = ~u64{0};
+
+  bool puts_off(u64 chunk);
   Status map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file);
   bool map_members(u64 chunk);
   Status reach_allocated(const pool::OpenedChunk& chunk, const std::vector<u64>& allocated);
@@ -82,6 +95,8 @@ class ChunkMapper {
   mutable std::mutex marks_mutex_;
   std::vector<bool> chunks_mapped_;               // under marks_mutex_: by chunk
   std::vector<bool> chunks_thin_;                 // under marks_mutex_: by chunk, memory of free regions was returned
+  u64 discarded_chunk_ = no_chunk;                // under marks_mutex_
+  bool is_wanted_ = false;                        // under marks_mutex_: that chunk, by map_chunk()
   std::unordered_map<u64, u64> room_at_refusal_;  // under marks_mutex_: by chunk, free bytes of its medium at the time
 };
 

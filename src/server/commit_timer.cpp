@@ -7,15 +7,9 @@
 #include "fmt/format.h"
 
 namespace gpu4fs::server {
-namespace {
 
-constexpr u32 trim_passes = 3;         // after a change: a region must be free for two
-constexpr u64 trim_runs_at_once = 16;  // of up to 128 MiB each, or a chunk
-
-}  // namespace
-
-void CommitTimer::start(CommitPace pace) {
-  thread_ = std::thread([this, pace] { run(pace); });
+void CommitTimer::start(unsigned interval_s) {
+  thread_ = std::thread([this, interval_s] { run(interval_s); });
 }
 
 void CommitTimer::stop() {
@@ -27,32 +21,34 @@ void CommitTimer::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Idle pools are left alone: without a command since the last test nothing can have changed. Memory that a checkpoint
-// freed or an earlier mount left returns to the system, a little each time.
-void CommitTimer::run(CommitPace pace) {
-  u64 commands_seen = ~u64{0};
-  u32 passes = pace.discards ? 1 : 0;
-  const engine::EngineHost& engine = *mounted_.setup.host;
-  const auto interval = std::chrono::seconds(pace.interval_s);
+// Those of the trimmer change nothing. It counts a command before the engine does, so the number may be too low for a
+// moment and is never too high.
+u64 CommitTimer::commands_of_others() const {
+  const u64 own = trimmer_.command_count();
+  return mounted_.setup.host->counters().commands_completed - own;
+}
+
+// Idle pools are left alone: without a command since the last test nothing can have changed.
+void CommitTimer::run(unsigned interval_s) {
+  bool is_first = true;
+  i64 commands_seen = 0;
+  const auto interval = std::chrono::seconds(interval_s);
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, interval, [this] { return ends_; })) {
     lock.unlock();
     death_.report();
-    const u64 commands = engine.counters().commands_completed;
-    if (commands != commands_seen) {
+    const i64 commands = static_cast<i64>(commands_of_others());
+    if (is_first || commands > commands_seen) {
+      is_first = false;
       const Status status = host_.command(wire::Opcode::checkpoint, 0).status;
       // The checkpoint is a command itself. Others that have ended meanwhile may not be part of it.
-      const u64 own = status == Status::engine_died ? 0 : 1;
-      commands_seen = GPU4FS_MUTANT(change_beside_checkpoint, commands + own, engine.counters().commands_completed);
+      const i64 own = status == Status::engine_died ? 0 : 1;
+      commands_seen = GPU4FS_MUTANT(change_beside_checkpoint, commands + own, static_cast<i64>(commands_of_others()));
       if (status != Status::ok && !death_.is_reported()) {
         log(LogLevel::error, fmt::format("a checkpoint was not written: {}", status_text(status)));
       }
-      passes = pace.discards ? trim_passes : 0;
-    }
-    if (passes != 0) {
-      const maintenance::TrimReport report = trimmer_.trim(trim_runs_at_once);
-      commands_seen += report.command_count;  // these change nothing
-      passes -= report.is_complete ? 1 : 0;
+      // Also if it was not written: the engine gives out only what is free for the durable one.
+      discarder_.begin_passes();
     }
     lock.lock();
   }

@@ -1,7 +1,7 @@
-// The thread that requests checkpoints, which make changes durable, and returns free memory to the system.
+// The thread that requests checkpoints, which make changes durable, and tells who gives free space back.
 //
-//   CommitTimer timer(mounted, host, trimmer, death);
-//   timer.start({.interval_s = 5, .discards = true});
+//   CommitTimer timer(mounted, host, trimmer, discarder, death);
+//   timer.start(5);
 //   timer.stop();   // while the engine runs: waits for a running checkpoint
 //
 // It also reports the engine's death. Host only.
@@ -14,34 +14,32 @@
 #include "maintenance/mounted_pool.hpp"
 #include "maintenance/pool_host.hpp"
 #include "maintenance/trim/pool_trimmer.hpp"
+#include "server/discarder.hpp"
 #include "server/engine_death.hpp"
 
 namespace gpu4fs::server {
-
-struct CommitPace {
-  unsigned interval_s = 0;
-  bool discards = false;  // memory of free regions returns to the system
-};
 
 class CommitTimer {
  public:
   // Everything outlives it.
   CommitTimer(maintenance::MountedPool& mounted, maintenance::PoolHost& host, maintenance::PoolTrimmer& trimmer,
-              EngineDeath& death)
-      : mounted_(mounted), host_(host), trimmer_(trimmer), death_(death) {}
+              Discarder& discarder, EngineDeath& death)
+      : mounted_(mounted), host_(host), trimmer_(trimmer), discarder_(discarder), death_(death) {}
   CommitTimer(const CommitTimer&) = delete;
   CommitTimer& operator=(const CommitTimer&) = delete;
 
-  void start(CommitPace pace);
+  void start(unsigned interval_s);
   // Does nothing if it was not started.
   void stop();
 
  private:
-  void run(CommitPace pace);
+  void run(unsigned interval_s);
+  [[nodiscard]] u64 commands_of_others() const;
 
   maintenance::MountedPool& mounted_;
   maintenance::PoolHost& host_;
-  maintenance::PoolTrimmer& trimmer_;
+  const maintenance::PoolTrimmer& trimmer_;
+  Discarder& discarder_;
   EngineDeath& death_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -59,7 +59,8 @@ PoolServer::PoolServer(session::ServerOptions options)
       death_(*mounted_.setup.host),
       chunk_maker_(grower_),
       upcalls_(mounted_, mapper_, grower_, chunk_maker_, death_),
-      commit_timer_(mounted_, *this, trimmer_, death_) {}
+      discarder_(trimmer_),
+      commit_timer_(mounted_, *this, trimmer_, discarder_, death_) {}
 
 PoolServer::~PoolServer() {
   stop();
@@ -79,7 +80,8 @@ void PoolServer::start() {
     grower_.tell_engine();
   }
   if (!mounted_.pool.read_only && options_.commit_interval_s != 0) {
-    commit_timer_.start({options_.commit_interval_s, options_.discard != session::DiscardScope::none && is_mount});
+    if (options_.discard != session::DiscardScope::none && is_mount) discarder_.start(options_.commit_interval_s);
+    commit_timer_.start(options_.commit_interval_s);
   }
   open_control();
 }
@@ -130,6 +132,14 @@ std::vector<std::string> PoolServer::device_paths() {
   return options_.device_paths;
 }
 
+bool PoolServer::has_thin_files() {
+  const std::shared_lock lock(mounted_.tables);
+  const std::vector<device::MappedFile>& files = mounted_.setup.files;
+  return std::any_of(files.begin(), files.end(), [](const device::MappedFile& file) {
+    return file.medium() == device::MediumKind::file && file.grows_with_use();
+  });
+}
+
 u64 PoolServer::write_errors() const {
   return options_.write_errors_before + load<Order::acquire, Scope::system>(&mounted_.setup.upcalls->write_errors);
 }
@@ -156,7 +166,8 @@ void PoolServer::load_state() {
 
 // The order of the end:
 //
-//   1. The control socket, so that there are no more requests, then the jobs, in their own order (PoolJobs).
+//   1. Discards, which a request may be waiting for. Then the control socket, so that there are no more requests, and
+//      the jobs, in their own order (PoolJobs).
 //   2. The threads that send commands by themselves. These commands may wait for upcalls, so the upcall thread still
 //      runs: the commit timer, then the chunk maker, which answers accepted upcalls.
 //   3. The last checkpoint, for which the upcall thread flushes.
@@ -169,6 +180,7 @@ void PoolServer::load_state() {
 bool PoolServer::stop() {
   if (!started_) return true;
   started_ = false;
+  discarder_.stop();
   control_socket_.reset();
   control_.reset();
   jobs_.reset();

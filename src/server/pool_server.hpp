@@ -6,8 +6,8 @@
 //   server.stop();                // last checkpoint, engine ends; sessions must be closed
 //
 // Its parts have threads: one answers upcalls (UpcallServer), one creates chunks (ChunkMaker), one requests checkpoints
-// (CommitTimer), there is one for each job and one for the spares (PoolJobs), and the control socket has some. Host
-// only.
+// (CommitTimer), one gives free space back (Discarder), there is one for each job and one for the spares (PoolJobs).
+// The control socket has some, too. Host only.
 #pragma once
 
 #include <atomic>
@@ -29,6 +29,7 @@
 #include "ring/ring_client.hpp"
 #include "server/chunk_maker.hpp"
 #include "server/commit_timer.hpp"
+#include "server/discarder.hpp"
 #include "server/engine_death.hpp"
 #include "server/pool_control.hpp"
 #include "server/pool_jobs.hpp"
@@ -111,6 +112,9 @@ class PoolServer final : private maintenance::PoolHost {
   // A device was lost or replaced since the mount, so a restart may need the option `degraded`.
   [[nodiscard]] bool has_lost_devices() const { return upcalls_.has_lost_devices() || has_replaced_devices_; }
 
+  // A file on disk has holes, so a restart needs the option `discard`: there may be no room for all its blocks.
+  [[nodiscard]] bool has_thin_files();
+
   // The number of times, since the mount, that acknowledged changes could not be written (engine/write_errors.hpp).
   [[nodiscard]] u64 write_errors() const;
   // Of the control socket, "" without one.
@@ -155,6 +159,7 @@ class PoolServer final : private maintenance::PoolHost {
   EngineDeath death_;
   ChunkMaker chunk_maker_;
   UpcallServer upcalls_;
+  Discarder discarder_;
   CommitTimer commit_timer_;
   std::mutex management_mutex_;  // one command at a time on the management session
   std::unique_ptr<session::ServerSession> management_session_;

@@ -15,6 +15,7 @@ namespace gpu4fs::server {
 namespace {
 
 constexpr u64 upcall_wait_ns = 250'000'000;  // also the longest wait of stop()
+constexpr u64 put_off_wait_ns = 1'000'000;   // while a chunk's free space is being discarded
 
 // `path` empty: another device has its index meanwhile.
 std::string loss_text(u64 device, const std::string& path) {
@@ -52,19 +53,32 @@ void UpcallServer::run() {
   while (!end_is_asked_for_) {
     ring::Upcall upcall{};
     const bool was_dead = engine.has_died();  // tested first: then its last upcalls are read, and its death is reported
-    if (!engine.wait_upcall(&upcall, upcall_wait_ns)) {
+    if (!engine.wait_upcall(&upcall, put_off_.empty() ? upcall_wait_ns : put_off_wait_ns)) {
       death_.report();
       if (was_dead) break;
+      try_put_off();
       continue;
     }
     if (upcall.kind == ring::UpcallKind::make_chunk && maker_.take(upcall)) continue;
-    u64 failed_devices = 0;
-    const Status result = carry_out(upcall, &failed_devices);
-    if (!ring::wants_answer(upcall.kind)) continue;
-    // not_found: the command has stopped waiting.
-    (void)session_->call(engine::answer_upcall_command(upcall, result, failed_devices));
+    if (!serve(upcall)) put_off_.push_back(upcall);
   }
   has_ended_ = true;
+}
+
+void UpcallServer::try_put_off() {
+  std::erase_if(put_off_, [this](const ring::Upcall& upcall) { return serve(upcall); });
+}
+
+// False: it has to be tried again, because of a discard that may take long. Others do not wait for it.
+bool UpcallServer::serve(const ring::Upcall& upcall) {
+  u64 failed_devices = 0;
+  const Status result = carry_out(upcall, &failed_devices);
+  if (upcall.kind == ring::UpcallKind::map_chunk && result == Status::busy) return false;
+  // not_found: the command has stopped waiting.
+  if (ring::wants_answer(upcall.kind)) {
+    (void)session_->call(engine::answer_upcall_command(upcall, result, failed_devices));
+  }
+  return true;
 }
 
 Status UpcallServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/limits.hpp"
 #include "maintenance/chunk_mapper.hpp"
@@ -53,6 +54,8 @@ class UpcallServer {
 
  private:
   void run();
+  bool serve(const ring::Upcall& upcall);
+  void try_put_off();
   Status carry_out(const ring::Upcall& upcall, u64* failed_devices);
   Status flush_devices(u64 which, u64* failed_devices);
   void tell_of_loss(u64 device, u32 file_number);
@@ -63,6 +66,7 @@ class UpcallServer {
   ChunkMaker& maker_;
   EngineDeath& death_;
   std::unique_ptr<session::ServerSession> session_;
+  std::vector<ring::Upcall> put_off_;                              // of the thread
   std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
   std::atomic<bool> has_lost_devices_{false};
   std::mutex spares_mutex_;  // while the spares are set or called

@@ -22,6 +22,7 @@
 #include "pool/chunk_reach.hpp"
 #include "pool/logical_space/logical_space.hpp"
 #include "pool/pool_error.hpp"
+#include "session/thin_files.hpp"
 
 namespace gpu4fs::session {
 namespace {
@@ -98,11 +99,8 @@ bool is_kept_thin(const device::MappedFile& file, const ServerOptions& options) 
 // pool occupies only the space that it uses.
 void prepare_medium(device::MappedFile& file, const ServerOptions& options, std::vector<std::string>& warnings) {
   if (is_kept_thin(file, options)) file.make_thin();
-  if (file.grows_with_use()) {
-    warn_of_thin_memory(file, warnings);
-  } else {
-    file.reserve_blocks();
-  }
+  if (file.grows_with_use()) return warn_of_thin_memory(file, warnings);
+  reserve_whole_file(file, is_direct(resolve_access(options.device_access)) && DirectMedia::serves(file, false));
 }
 
 struct Area {
@@ -223,7 +221,7 @@ pool::SpaceRoom room_for_growth(const ServerOptions& options, const pool::Opened
 struct EngineShape {
   engine::EngineConfig config;
   engine::MemorySizes sizes;
-  bool accessible;                    // the engine reaches the pool's devices from the beginning
+  pool::ReachedPages reached;         // from the beginning
   u32 page_cache_frames;              // 0: devices are not staged
   EngineAllocator* shared = nullptr;  // memory that threads of the host access too; null: all memory of the engine
 };
@@ -283,7 +281,7 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
   const pool::SpaceRoom room = room_for_growth(options, pool);
-  fs.space = pool::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, shape.accessible, room);
+  fs.space = pool::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, shape.reached, room);
   if (setup.staged != nullptr) device::set_staged_devices(allocator, setup.staged, fs.space.devices);
   const std::vector<format::Superblock> templates = superblock_templates(pool);
   fs.superblocks = static_cast<format::Superblock*>(
@@ -338,6 +336,14 @@ void open_directly(const ServerOptions& options, EngineSetup& setup, EngineAlloc
   for (u32 i = 0; i < setup.files.size(); ++i) setup.prepare_access(i, setup.files[i]);
 }
 
+// `all`: every data page. Media are open already.
+pool::ReachedPages reached_pages(bool all, const pool::OpenedPool& pool, EngineSetup& setup) {
+  pool::ReachedPages reached(all);
+  setup.unbacked = find_unbacked_regions(pool, setup.files, setup.gpu == nullptr);
+  reached.unbacked = setup.unbacked;
+  return reached;
+}
+
 // The threads run before the engine does.
 void start_direct_media(EngineSetup& setup, EngineWatch watch) {
   const cache::Cache& frames = setup.staged_image.cache;
@@ -357,9 +363,10 @@ void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetu
   const bool has_blocks = options.purpose != ServerPurpose::check &&
                           std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
-  engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
-                                       {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks,
-                                        page_cache_frames(options, workers + staged_lender_max, pool)});
+  engine::Engine* built = build_engine(
+      *setup.heap, options, pool, setup,
+      {config, memory_sizes(options, system_memory_bytes(), workers), reached_pages(has_blocks, pool, setup),
+       page_cache_frames(options, workers + staged_lender_max, pool)});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {[built] { engine::wake_workers(*built, 1); },
                                [staged = setup.staged] { return device::has_detached(*staged); }});
@@ -403,9 +410,10 @@ void set_up_cuda(const ServerOptions& options, pool::OpenedPool& pool, EngineSet
   SharedMemory shared(*setup.gpu);
   if (is_direct(options.device_access)) open_directly(options, setup, shared, false);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
-  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
-                                       {config, memory_sizes(options, gpu_memory_least, config.worker_count), false,
-                                        page_cache_frames(options, config.worker_count, pool), &shared});
+  engine::Engine* built =
+      build_engine(*setup.gpu, options, pool, setup,
+                   {config, memory_sizes(options, gpu_memory_least, config.worker_count),
+                    reached_pages(false, pool, setup), page_cache_frames(options, config.worker_count, pool), &shared});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {});
     cuda.on_running = [direct = setup.direct.get()](bool runs) { direct->set_must_poll(runs); };

@@ -15,6 +15,9 @@
 // answers to earlier requests (ChunkState::generation changes). No command can take a page of a chunk that the engine
 // does not reach yet, so its regions need no mark.
 //
+// A mount finds regions without blocks in files that have holes (pool::ReachedPages). Those of them that are free are
+// unbacked from the start, so pages can be read although there is no room for more.
+//
 // begin_trim() and end_trim() are for the leader while no step runs, like freeze_chunk() and for the same reason.
 #pragma once
 
@@ -130,6 +133,25 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(SpaceState& state, const 
     if (run.count != 0) return run;
   }
   return {raid::no_chunk, 0, 0};
+}
+
+// While the chunk is being loaded, before its free pages count. Leader. Of the regions whose bits are set, the free
+// ones become unbacked. Returns how many free pages they have.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_holes_out(ChunkState& chunk) {
+  u32 taken = 0;
+  for (u32 w = 0; w < divide_up(region_count_of(chunk), 64u); ++w) {
+    for (u64 left = chunk.unbacked[w]; left != 0; left &= left - 1) {
+      const u32 region = w * 64 + static_cast<u32>(count_trailing_zeros(left));
+      if (looks_free(chunk, region) && take_whole_region(chunk, region)) {
+        ++taken;
+      } else {
+        chunk.unbacked[w] &= ~(u64{1} << (region % 64));
+      }
+    }
+  }
+  const u32 pages = taken * region_cost(chunk);
+  store<Order::release, Scope::engine>(&chunk.unbacked_pages, pages);
+  return pages;
 }
 
 // The memory of the whole chunk is allocated, again or still: its regions are free for all commands. One rank, any

@@ -17,6 +17,7 @@
 #include "base/group.hpp"
 #include "base/mutant.hpp"
 #include "base/xxh3.hpp"
+#include "space/backing.hpp"
 #include "space/chunk_checkpoint.hpp"
 #include "space/header_area.hpp"
 #include "space/reserve.hpp"
@@ -475,7 +476,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 inde
     chunk.slot_epoch[survey.slot] = survey.facts.epoch;
     chunk.slot_epoch[survey.slot ^ 1] = survey.other_epoch;
     chunk.slot_checksum[survey.slot] = survey.facts.checksum;
-    chunk.free_pages = static_cast<u32>(free_count);
+    chunk.free_pages = static_cast<u32>(free_count) - GPU4FS_MUTANT(holes_given_out, take_holes_out(chunk), 0u);
     detail::add_to_counters(state, chunk, free_count, survey.facts.set_count);
     fetch_or<Order::release, Scope::engine>(&chunk.presence, raid::chunk_loaded);
     count_chunk(state, chunk);

@@ -278,11 +278,64 @@ TEST(DetachedIo, WhatTheSystemRefusesIsWrittenLater) {
   EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::ok);
   EXPECT_TRUE(Detached::has(world.at(3), 9));
   EXPECT_EQ(refusals, 0u);
-  // Not for ever.
-  refusals = 10 * detail::refusals_max;
+  EXPECT_EQ(paused_devices(*world.staged, 1), 0u);
+  // Not for ever, but many tries are not enough.
+  refusals = ~u32{0};
+  const u64 begun_ns = now_monotonic_ns();
   world.store(3, 10);
   EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::io_error);
+  EXPECT_GT(now_monotonic_ns() - begun_ns, detail::refusal_limit_ns);
   EXPECT_EQ(undecided_errors(*world.staged), 1u);
+  is_done = true;
+  controller.join();
+  // Pauses grow, so there are few tries.
+  EXPECT_LT(~u32{0} - refusals, 100u);
+}
+
+TEST(DetachedIo, ARefusedDevicePausesAndTheOthersDoNot) {
+  Detached world(2);
+  world.store(3, 9);
+  EXPECT_TRUE(begin_detached_write(world.device(), 3));
+  EXPECT_TRUE(world.serve(Status::io_error));
+  (void)world.take_all();
+  // The pause is put off for ever.
+  world.staged->error_state->refusals[0].retry_ns = ~u64{0};
+  EXPECT_EQ(paused_devices(*world.staged, 3), 1u);
+  EXPECT_FALSE(begin_detached_write(world.device(), 3));
+  const BegunLines begun = begin_dirty_lines(Lane{}, *world.staged, 1, no_io_owner, [](int) {});
+  EXPECT_EQ(begun.in_flight + begun.written, 0u);
+  EXPECT_FALSE(world.serve()) << "nothing was begun";
+  forget_write_error(*world.staged, 0);
+  EXPECT_TRUE(begin_detached_write(world.device(), 3));
+  EXPECT_TRUE(world.serve());
+  (void)world.take_all();
+  EXPECT_TRUE(Detached::has(world.at(3), 9));
+}
+
+// The file system below is full. Flushes say so and nothing is lost.
+TEST(DetachedIo, AWriteWithoutRoomStaysAndIsNoErrorOfTheDevice) {
+  Detached world(2);
+  world.store(3, 9);
+  std::atomic<bool> is_done{false};
+  std::atomic<bool> is_full{true};
+  std::thread controller([&] {
+    while (!is_done) (void)world.serve(is_full ? Status::no_space : Status::ok);
+  });
+  const Status refused = write_back_all(Lane{}, *world.staged, 0);
+  EXPECT_EQ(undecided_errors(*world.staged), 0u);
+  EXPECT_EQ(write_error_of(*world.staged, 0), Status::ok);
+  EXPECT_TRUE(world.word_of(3).is_dirty());
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::no_space) << "at once";
+  is_full = false;
+  if (refused != Status::no_space || !world.word_of(3).is_dirty()) {
+    is_done = true;
+    controller.join();
+    FAIL() << status_name(refused);
+  }
+  while (!begin_detached_write(world.device(), 3)) backoff(1000);
+  while (world.word_of(3).is_dirty() || world.word_of(3).is_writing()) (void)world.take_all();
+  EXPECT_TRUE(Detached::has(world.at(3), 9));
+  EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::ok);
   is_done = true;
   controller.join();
 }

@@ -1,5 +1,5 @@
-// When the timer requests checkpoints and returns memory, with a simulated engine and server. It polls without a pause
-// here, and a test waits for a number of polls.
+// When the timer requests checkpoints and the discarder gives space back, with a simulated engine and server. The timer
+// polls without a pause here, and a test waits for a number of polls.
 #include "server/commit_timer.hpp"
 
 #include <gtest/gtest.h>
@@ -25,9 +25,15 @@ const auto trims = of(wire::Opcode::grow, wire::grow_trim);
 
 class CommitTimerTest : public ::testing::Test {
  protected:
-  ~CommitTimerTest() override { timer_.stop(); }
+  ~CommitTimerTest() override {
+    discarder_.stop();
+    timer_.stop();
+  }
 
-  void start(bool discards = false) { timer_.start({.interval_s = 0, .discards = discards}); }
+  void start(bool discards = false) {
+    if (discards) discarder_.start(0);
+    timer_.start(0);
+  }
   // Afterwards everything that one poll causes has happened, and if all is done the next one has found nothing more to
   // do.
   [[nodiscard]] bool wait_for_looks() {
@@ -59,7 +65,8 @@ class CommitTimerTest : public ::testing::Test {
   maintenance::ChunkMapper mapper_{pool_.mounted, session::ServerPurpose::mount};
   maintenance::PoolTrimmer trimmer_{pool_.mounted, mapper_, host_};
   EngineDeath death_{pool_.engine()};
-  CommitTimer timer_{pool_.mounted, host_, trimmer_, death_};
+  Discarder discarder_{trimmer_};
+  CommitTimer timer_{pool_.mounted, host_, trimmer_, discarder_, death_};
 };
 
 TEST_F(CommitTimerTest, LeavesAPoolAloneThatGotNoCommand) {
@@ -150,6 +157,28 @@ TEST_F(CommitTimerTest, CountsAPassWhenItIsComplete) {
   ASSERT_TRUE(host_.commands().wait_for(run_count + 3, trims));
   ASSERT_TRUE(wait_for_looks());
   EXPECT_EQ(host_.commands().count(trims), run_count + 3);
+}
+
+TEST_F(CommitTimerTest, DoesNotWaitForADiscard) {
+  pool_.mounted.setup.files.push_back(gpu4fs::test::make_memory_file(1 << 20));
+  answer_ = [this](const wire::Command& command) {
+    if (command.mask == wire::grow_trim && given_++ == 0) {
+      begun_.set_value();
+      may_end_.get_future().wait();
+    }
+    return ring::Completion{};
+  };
+  start(true);
+  begun_.get_future().wait();
+  for (u32 count = 2; count < 5; ++count) {
+    // One could be that of the trimmer.
+    pool_.engine().complete(2);
+    EXPECT_TRUE(host_.commands().wait_for(count, checkpoints));
+  }
+  EXPECT_EQ(host_.commands().count(trims), 1u);
+  may_end_.set_value();
+  // The pass that began before the last change is none of the three.
+  EXPECT_TRUE(host_.commands().wait_for(4, trims));
 }
 
 TEST_F(CommitTimerTest, KeepsMemoryWhereNobodyWantsItBack) {

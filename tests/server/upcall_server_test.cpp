@@ -124,6 +124,23 @@ TEST_F(UpcallServerTest, CountsADeviceAsFailedUntilItsErrorsAreForgotten) {
   EXPECT_EQ(take_flushes(), (std::vector<u32>{1, 1}));
 }
 
+// A discard may take long. Whoever needs its chunk waits, and nobody else.
+TEST_F(UpcallServerTest, PutsOffWhoNeedsAChunkThatIsBeingDiscarded) {
+  mapper_.begin_discards(0);
+  EXPECT_FALSE(mapper_.is_wanted(0));
+  ask(UpcallKind::map_chunk, 0, 0, 77);
+  for (u32 round = 0; round < 3; ++round) EXPECT_EQ(status_of(call(UpcallKind::flush_device, 0)), Status::ok);
+  const CommandList::Filter is_late = [](const wire::Command& c) { return answers(c) && c.inode == 77; };
+  EXPECT_EQ(pool_.engine().commands().count(is_late), 0u);
+  EXPECT_TRUE(mapper_.is_wanted(0));
+  mapper_.end_discards();
+  ASSERT_TRUE(pool_.engine().commands().wait_for(1, is_late));
+  for (const wire::Command& command : pool_.engine().commands().all()) {
+    if (!is_late(command)) continue;
+    EXPECT_EQ(status_of(command), Status::ok);
+  }
+}
+
 TEST_F(UpcallServerTest, AnswersNobodyWhoWantsNoAnswer) {
   testing::internal::CaptureStderr();
   ask(UpcallKind::wake_client, 0);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -238,6 +239,68 @@ TEST_P(Discard, RunsBesideWriters) {
     GrowthMount again(paths_, DiscardScope::all);
     ASSERT_NO_FATAL_FAILURE(expect_model(again));
   }
+}
+
+// While a disk takes long to discard, programs write and sync. Whoever needs the chunk itself gets it after the unit.
+TEST_P(Discard, NobodyWaitsForASlowDisk) {
+  GrowthMount mount(paths_, DiscardScope::all);
+  const u64 large = make_file(mount.files(), "large");
+  const u64 room = fill_file(mount.files(), large, 0, 1000);
+  ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, large).status, Status::ok);
+  // The first unit is of one chunk, and the others have room for a while.
+  empty(mount, large);
+  const u64 kept = make_file(mount.files(), "kept");
+
+  std::promise<void> begun;
+  std::promise<void> may_go_on;
+  std::atomic<u32> unit_count{0};
+  mount.server().trimmer().before_units([&] {
+    if (unit_count++ != 0) return;
+    begun.set_value();
+    may_go_on.get_future().wait();
+  });
+  maintenance::TrimReport report;
+  std::thread trims([&] { report = mount.server().trimmer().trim_all(); });
+  begun.get_future().wait();
+  for (u64 block = 0; block < 4; ++block) {
+    EXPECT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
+    EXPECT_EQ(mount.files().simple(wire::Opcode::fsync, kept).status, Status::ok);
+    EXPECT_EQ(checkpoint(mount), Status::ok);
+  }
+  EXPECT_EQ(unit_count, 1u);
+  may_go_on.set_value();
+  const u64 written = fill_file(mount.files(), large, 0, 3000);
+  trims.join();
+  EXPECT_EQ(report.status, Status::ok);
+  EXPECT_GT(unit_count, 1u);
+  mount.server().trimmer().before_units(nullptr);
+  EXPECT_GT(written, room / 2);
+  EXPECT_TRUE(has_blocks(mount.files(), kept, 4, 0));
+  EXPECT_TRUE(has_blocks(mount.files(), large, written, 3000));
+  EXPECT_TRUE(mount.stop());
+  EXPECT_EQ(find_problems(paths_), "");
+}
+
+TEST_P(Discard, EndsBetweenTwoUnits) {
+  GrowthMount mount(paths_, DiscardScope::all);
+  const u64 kept = make_file(mount.files(), "kept");
+  ASSERT_EQ(write_block(mount.files(), kept, 0, 7), Status::ok);
+  const u64 large = make_file(mount.files(), "large");
+  ASSERT_GT(fill_file(mount.files(), large, 0, 1000), 100u);
+  empty(mount, large);
+  u32 unit_count = 0;
+  mount.server().trimmer().before_units([&] {
+    if (++unit_count == 2) mount.server().trimmer().stop();
+  });
+  const maintenance::TrimReport report = mount.server().trimmer().trim_all();
+  EXPECT_EQ(report.status, Status::cancelled);
+  EXPECT_EQ(unit_count, 2u);
+  EXPECT_EQ(mount.server().trimmer().trim_all().status, Status::cancelled);
+  EXPECT_EQ(write_block(mount.files(), kept, 1, 8), Status::ok);
+  EXPECT_TRUE(mount.stop());
+  EXPECT_EQ(find_problems(paths_), "");
+  GrowthMount again(paths_);
+  EXPECT_TRUE(has_blocks(again.files(), find_file(again.files(), "kept"), 2, 7));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Discard,

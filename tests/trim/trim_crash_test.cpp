@@ -5,9 +5,9 @@
 
 #include "device/memory/mapped_file.hpp"
 #include "growth/growth_crash_states.hpp"
-#include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
 #include "pool/pool_open.hpp"
+#include "pool/region_ranges.hpp"
 #include "support/staged_devices.hpp"
 
 namespace gpu4fs::test::trim_crash_test {
@@ -140,7 +140,7 @@ TEST_P(TrimCrashes, APunchOfPagesInUseIsNoticed) {
   options.lock = false;
   const pool::OpenedPool pool = pool::open_pool(options);
   const pool::OpenedChunk& chunk = pool.chunks.front();
-  for (const maintenance::ColumnRange& range : maintenance::ranges_of_regions(chunk.descriptor, 0, 1)) {
+  for (const pool::ColumnRange& range : pool::ranges_of_regions(chunk.descriptor, 0, 1)) {
     const format::ColumnAddress column = chunk.columns[range.column];
     const device::MappedFile file = device::MappedFile::open(paths_[column.device_index()]);
     file.release_range(column.offset_bytes() + pool::header_area_bytes(chunk.descriptor) + range.offset, range.length);

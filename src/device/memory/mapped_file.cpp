@@ -15,6 +15,8 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
+#include "device/memory/file_blocks.hpp"
 #include "device/stack/device_stack.hpp"
 
 namespace gpu4fs::device {
@@ -237,14 +239,29 @@ void MappedFile::release_range(u64 offset, u64 length) const {
   stack_->end_write(offset, length);
 }
 
-// False, with errno set, if the medium refused.
+// False, with errno set, if the medium refused. A request for more than there is would take what is left before it
+// fails. Some file systems need room also for a range that has all its blocks.
 bool MappedFile::fill_holes(u64 offset, u64 length) const {
   if (descriptor_ < 0 || read_only_ || medium_ == MediumKind::block) return true;
+  if (medium_ == MediumKind::file) {
+    const FileBlocks blocks = FileBlocks::find(descriptor_, offset, length);
+    const u64 missing = blocks.missing_bytes(offset, length);
+    if (missing == 0) return true;
+    if (blocks.is_exact() && GPU4FS_MUTANT(takes_the_last_blocks, missing > room_bytes(), false)) {
+      errno = ENOSPC;
+      return false;
+    }
+  }
   int result;
   do {
     result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
   } while (result != 0 && errno == EINTR);
   return result == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+}
+
+u64 MappedFile::missing_bytes(u64 offset, u64 length) const {
+  if (descriptor_ < 0 || medium_ == MediumKind::block) return 0;
+  return FileBlocks::find(descriptor_, offset, length).missing_bytes(offset, length);
 }
 
 u64 MappedFile::allocated_bytes() const {
@@ -258,7 +275,9 @@ u64 MappedFile::room_bytes() const {
   if (descriptor_ < 0 || medium_ == MediumKind::block || fstatfs(descriptor_, &medium) != 0) return ~u64{0};
   // A tmpfs without a limit has no blocks.
   if (medium.f_blocks == 0) return ~u64{0};
-  return static_cast<u64>(medium.f_bavail) * static_cast<u64>(medium.f_bsize);
+  // Some of it is for the administrator.
+  const u64 blocks = static_cast<u64>(geteuid() == 0 ? medium.f_bfree : medium.f_bavail);
+  return blocks * static_cast<u64>(medium.f_bsize);
 }
 
 GpuRegistration MappedFile::gpu_registration() const {

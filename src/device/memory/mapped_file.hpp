@@ -106,11 +106,14 @@ class MappedFile {
   // that was not flushed is unknown. Any thread, also while others store.
   void flush() const;
 
-  // Allocates the file's holes. DeviceError with ENOSPC if the medium has no room. Does nothing if the file system does
-  // not support it (EOPNOTSUPP), for block devices, for anonymous memory, and for read-only mappings.
+  // Allocates the file's holes. DeviceError with ENOSPC if the medium has no room; nothing is taken then, as far as the
+  // medium tells its room. Does nothing if the file system does not support it (EOPNOTSUPP), for block devices, for
+  // anonymous memory, and for read-only mappings.
   void reserve_blocks() const;
   // The same for the holes in [offset, + length), which lies inside the file.
   void reserve_range(u64 offset, u64 length) const;
+  // Bytes of the range that have no blocks (device/memory/file_blocks.hpp).
+  u64 missing_bytes(u64 offset, u64 length) const;
   // Makes its pages present and mapped for writing, with holes of a tmpfs filled; their content stays. False: not all
   // of them, because there is no room or the system does not support it (Linux before 5.14). Pages that are not present
   // are faulted in when they are touched.
@@ -122,7 +125,7 @@ class MappedFile {
   void release_range(u64 offset, u64 length) const;
   // Bytes of the blocks that the file has; 0 for anonymous memory and block devices.
   u64 allocated_bytes() const;
-  // Free bytes of the medium, as far as it reports them; ~0: it does not.
+  // Free bytes of the medium for this process, as far as it reports them; ~0: it does not.
   u64 room_bytes() const;
 
   GpuRegistration gpu_registration() const;

@@ -78,6 +78,22 @@ GPU4FS_FN GPU4FS_NOINLINE inline void await_line(const StagedDevices& staged, u3
   help_line(staged, line);
 }
 
+// All lines of a set are dirty, this one too. Status: io_error if the system has refused for long to write its device.
+// One lane.
+GPU4FS_FN GPU4FS_NOINLINE inline Status make_room(const StagedDevices& staged, u32 line) {
+  const cache::LineWord word = cache::peek(cache::line_at(staged.cache, line));
+  const u64 device = word.is_dirty() ? u64{1} << word.key().device : 0;
+  if (paused_devices(staged, device) != 0) {
+    if (refusal_of(staged, device) != Status::ok) return Status::io_error;
+    help_set(staged, word.key());
+    backoff(100000);
+    return Status::ok;
+  }
+  const cache::WriteBack taken = cache::begin_write_back(staged.cache, line);
+  if (taken.line != cache::no_line) write_line(staged, taken);
+  return Status::ok;
+}
+
 // One lane. Status: that of the medium; then nothing is pinned. A read of a page that the worker itself will write is
 // answered medium_error: there is no content.
 GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offset, u64 length, cache::PinMode mode) {
@@ -95,11 +111,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status bring_in(const Device& device, u64 offse
       case cache::PinOutcome::fills:
         note_pin(staged, pinned.line);
         return Status::ok;
-      case cache::PinOutcome::must_write_back: {
-        const cache::WriteBack taken = cache::begin_write_back(staged.cache, pinned.line);
-        if (taken.line != cache::no_line) write_line(staged, taken);
+      case cache::PinOutcome::must_write_back:
+        GPU4FS_TRY(make_room(staged, pinned.line));
         break;
-      }
       case cache::PinOutcome::no_room:
         GPU4FS_CHECK_LT(full_set_attempts, full_set_attempts_max);
         ++full_set_attempts;

@@ -135,6 +135,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_line_to_load(const Device& device, u64
 GPU4FS_FN GPU4FS_NOINLINE inline cache::WriteBack take_line_to_write(const Device& device, u64 page) {
   const cache::Cache& cache = device.staged->cache;
   if (has_mapping(device) || has_failed(device)) return {cache::no_line, {}};
+  if (paused_devices(*device.staged, u64{1} << device.index) != 0) return {cache::no_line, {}};
   const cache::FoundLine found = cache::find(Lane{}, cache, {device.index, page});
   return found.line != cache::no_line ? cache::begin_write_back(cache, found.line)
                                       : cache::WriteBack{cache::no_line, {}};
@@ -165,7 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool begin_detached_loads(Group g, const StagedDevices
 }
 
 // Begins to write the ranks' pages that are dirty. Collective. False: nothing was begun for the rank, because its page
-// is clean or in no frame, somebody else writes it, or there is no room.
+// is clean or in no frame, somebody else writes it, its device pauses, or there is no room.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool begin_detached_writes(Group g, const StagedDevices& staged, const StagedPage& wanted) {
   detail::LineTransfer transfer{{}, cache::no_line, no_io_owner};

@@ -39,10 +39,21 @@ struct alignas(64) PinList {
   u32 lines[pin_list_capacity];
 };
 
+// A page of a device whose write-back the system has refused and not done since, one for all (staged/late_errors.hpp).
+// Times are of now_monotonic_ns(). All members are atomic.
+struct WriteRefusal {
+  u64 since_ns;  // 0: no page
+  u64 last_ns;   // of the page
+  u64 retry_ns;  // no write-back of the device begins before
+  u64 page;
+  u32 status;  // a Status: what flushes answer, although nothing is lost; ok: they wait
+  u32 reserved;
+};
+
 struct WriteErrors {
   u64 undecided;  // atomic, one bit a device: write-backs or flushes failed, and nobody has drawn consequences yet
-  u32 first[device_count_max];     // atomic, a Status: of the first of them
-  u32 refusals[device_count_max];  // atomic: write-backs that the system refused since it has done one
+  u32 first[device_count_max];  // atomic, a Status: of the first of them
+  WriteRefusal refusals[device_count_max];
 };
 
 struct IoQueue;  // device/queue/io_queue_types.hpp

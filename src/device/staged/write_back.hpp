@@ -159,13 +159,16 @@ GPU4FS_FN inline LineTransfer transfer_of_flushed_line(const StagedDevices& stag
 
 }  // namespace detail
 
-// Begins to write the dirty lines of the devices of the mask, while there is room. `owner` is told when each has ended.
+// Begins to write the dirty lines of the devices of the mask, except those that pause, while there is room. `owner` is
+// told when each has ended.
 // count(1) is called before a request can end, and count(-1) if it was not begun after all. Collective. The last line
 // is written by the caller itself if he would only wait for a thread that does it.
 template <class Group, class Count>
 GPU4FS_FN GPU4FS_NOINLINE BegunLines begin_dirty_lines(Group g, const StagedDevices& staged, u64 devices, u32 owner,
                                                        Count&& count) {
   BegunLines begun{0, 0};
+  devices &= ~on_leader(g, [&] { return paused_devices(staged, devices); });
+  if (devices == 0) return begun;
   bool is_full = false;
   cache::WriteBack last{cache::no_line, {}};
   const auto begin = [&](const cache::WriteBack& taken) {
@@ -197,15 +200,18 @@ GPU4FS_FN GPU4FS_NOINLINE BegunLines begin_dirty_lines(Group g, const StagedDevi
 }
 
 // Writes what was stored into frames of the devices of the mask before this call, and waits. Collective.
-// tell(owner): as for take_completions(), which this calls.
+// tell(owner): as for take_completions(), which this calls. Status: ok, or that of refusal_of(), and then not all of it
+// is written.
 template <class Group, class Tell>
-GPU4FS_FN GPU4FS_NOINLINE void write_back_devices(Group g, const StagedDevices& staged, u64 devices, Tell&& tell) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_back_devices(Group g, const StagedDevices& staged, u64 devices, Tell&& tell) {
   FrameFlush flush;
   on_leader(g, [&] { begin_frame_flush(staged, devices, &flush); });
   for (;;) {
     const u32 seen = on_leader(g, [&] { return detail::completions_so_far(staged); });
-    if (on_leader(g, [&] { return frames_are_written(staged, &flush); })) return;
+    if (on_leader(g, [&] { return frames_are_written(staged, &flush); })) return Status::ok;
     const u64 left = on_leader(g, [&] { return flush.devices; });
+    const Status refused = on_leader(g, [&] { return refusal_of(staged, left); });
+    if (refused != Status::ok) return refused;
     const BegunLines begun = begin_dirty_lines(g, staged, left, no_io_owner, [](int) {});
     if (g.any(begun.written != 0)) continue;
     if (staged.queue != nullptr && take_completions(g, staged, tell) != 0) continue;
@@ -213,11 +219,12 @@ GPU4FS_FN GPU4FS_NOINLINE void write_back_devices(Group g, const StagedDevices& 
   }
 }
 
-// The same for one device, in a program without commands: no request in flight has an owner. Status: that of the first
-// write-back that failed, of any time (above).
+// The same for one device, in a program without commands: no request in flight has an owner. Status: also that of the
+// first write-back that failed, of any time (above).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_back_all(Group g, const StagedDevices& staged, u32 device) {
-  write_back_devices(g, staged, u64{1} << device, [](u32) { GPU4FS_UNREACHABLE("nobody has an owner told"); });
+  GPU4FS_TRY(
+      write_back_devices(g, staged, u64{1} << device, [](u32) { GPU4FS_UNREACHABLE("nobody has an owner told"); }));
   return on_leader(g, [&] { return write_error_of(staged, device); });
 }
 

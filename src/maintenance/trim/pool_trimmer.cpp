@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/bits.hpp"
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
-#include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
+#include "pool/region_ranges.hpp"
 
 namespace gpu4fs::maintenance {
 namespace {
 
 constexpr u64 looks_per_punch = 16;
+// Of a device, from a multiple of it on: whole units of what disks discard.
+constexpr u64 discard_unit_bytes = u64{16} << 20;
 
 }  // namespace
 
@@ -31,7 +34,7 @@ std::vector<PoolTrimmer::Piece> PoolTrimmer::pieces_of(const wire::TrimResult& r
   std::vector<Piece> pieces;
   const pool::OpenedChunk& chunk = mounted_.pool.chunks[run.chunk];
   const u64 header = pool::header_area_bytes(chunk.descriptor);
-  for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, run.next - run.count, run.count)) {
+  for (const pool::ColumnRange& range : pool::ranges_of_regions(chunk.descriptor, run.next - run.count, run.count)) {
     const format::ColumnAddress column = chunk.columns[range.column];
     const u32 device = column.device_index();
     if (!takes_part(device, scope)) continue;
@@ -39,17 +42,17 @@ std::vector<PoolTrimmer::Piece> PoolTrimmer::pieces_of(const wire::TrimResult& r
     const u64 offset = column.offset_bytes() + header + range.offset;
     // A file on disk has blocks also where it has no data.
     const bool tells_holes = file.medium() == device::MediumKind::tmpfs;
-    if (!tells_holes || !file.is_hole(offset, range.length)) pieces.push_back({device, offset, range.length});
+    if (!tells_holes || !file.is_hole(offset, range.length)) {
+      pieces.push_back({device, offset, range.length, mounted_.setup.file_numbers[device]});
+    }
   }
   return pieces;
 }
 
 // Under `tables`, while the reach is held. The engine does not access the run before it is told that its memory is
-// back. False: nothing has to be allocated again.
-bool PoolTrimmer::punch(const wire::TrimResult& run, DiscardScope scope, TrimReport& report) {
-  // The engine may know a new chunk before the server has it in its table.
-  if (run.chunk >= mounted_.pool.chunks.size()) return true;
-  const std::vector<Piece> pieces = pieces_of(run, scope);
+// back. What is not mapped is discarded later. False: nothing has to be allocated again.
+bool PoolTrimmer::punch(const wire::TrimResult& run, const std::vector<Piece>& pieces, DiscardScope scope,
+                        TrimReport& report) {
   bool makes_holes = mapper_.is_thin(run.chunk);
   for (const format::ColumnAddress column : mounted_.pool.chunks[run.chunk].columns) {
     device::MappedFile& file = mounted_.setup.files[column.device_index()];
@@ -58,13 +61,26 @@ bool PoolTrimmer::punch(const wire::TrimResult& run, DiscardScope scope, TrimRep
     makes_holes = true;
   }
   if (makes_holes) mapper_.mark_thin(run.chunk);
-  const u64 bytes_before = report.byte_count;
   release_memory(pieces, report);
-  for (const Piece& piece : pieces)
-    if (!mounted_.setup.files[piece.device].is_mapped()) discard(piece, report);
-  report.region_count += run.count;
-  report.punch_count += report.byte_count == bytes_before ? 0 : 1;
   return makes_holes;
+}
+
+// Each unit finds again what it was for: the chunk may have been deleted and its device exchanged since the last one.
+void PoolTrimmer::discard_units(const wire::TrimResult& run, const std::vector<Piece>& pieces, TrimReport& report) {
+  for (const Piece& piece : pieces) {
+    for (u64 at = piece.offset; at < piece.offset + piece.length;) {
+      const u64 end = std::min(align_down(at, discard_unit_bytes) + discard_unit_bytes, piece.offset + piece.length);
+      if (before_unit_) before_unit_();
+      if (is_stopped_ || mapper_.is_wanted(run.chunk)) return;
+      const std::shared_lock lock(mounted_.tables);
+      const session::EngineSetup& setup = mounted_.setup;
+      if (!mapper_.discards(run.chunk)) return;
+      const bool is_same = setup.file_numbers[piece.device] == piece.file_number &&
+                           !setup.files[piece.device].is_absent() && !setup.files[piece.device].is_mapped();
+      if (is_same) discard({piece.device, at, end - at, piece.file_number}, report);
+      at = end;
+    }
+  }
 }
 
 void PoolTrimmer::release_memory(const std::vector<Piece>& pieces, TrimReport& report) {
@@ -120,6 +136,7 @@ Status PoolTrimmer::ask(wire::GrowMask mask, u64 chunk, u64 region, u32 mode, u6
   request.mode = mode;
   request.aux = kept_regions();
   ++report.command_count;
+  ++command_count_;
   const ring::Completion done = host_.call(request);
   *result = done.result;
   return done.status;
@@ -150,11 +167,25 @@ bool PoolTrimmer::trim_run(TrimReport& report, DiscardScope scope, bool now) {
   ++report.run_count;
   if (run.count == 0) return true;
   bool makes_holes = true;
+  std::vector<Piece> pieces;
+  const u64 bytes_before = report.byte_count;
   {
     const std::shared_lock lock(mounted_.tables);
     const std::unique_lock reaching = mapper_.hold_reach();
-    makes_holes = punch(run, scope, report);
+    // The engine may know a new chunk before the server has it in its table.
+    if (run.chunk < mounted_.pool.chunks.size()) {
+      pieces = pieces_of(run, scope);
+      makes_holes = punch(run, pieces, scope, report);
+      report.region_count += run.count;
+      std::erase_if(pieces, [&](const Piece& piece) { return mounted_.setup.files[piece.device].is_mapped(); });
+      if (!pieces.empty()) mapper_.begin_discards(run.chunk);
+    }
   }
+  if (!pieces.empty()) {
+    discard_units(run, pieces, report);
+    mapper_.end_discards();
+  }
+  report.punch_count += report.byte_count == bytes_before ? 0 : 1;
   const u32 trimmed = makes_holes ? 0u : u32{wire::trimmed_has_memory};
   report.status = ask(wire::grow_trimmed, run.chunk, 0, trimmed, &result, report);
   return report.status == Status::ok;
@@ -163,6 +194,10 @@ bool PoolTrimmer::trim_run(TrimReport& report, DiscardScope scope, bool now) {
 TrimReport PoolTrimmer::trim_from_here(u64 runs_max, DiscardScope scope, bool now) {
   TrimReport report;
   while (report.punch_count < runs_max && report.run_count / looks_per_punch < runs_max) {
+    if (is_stopped_) {
+      report.status = Status::cancelled;
+      return report;
+    }
     if (has_space_to_give(scope) && trim_run(report, scope, now)) continue;
     report.is_complete = true;
     next_chunk_ = next_region_ = 0;

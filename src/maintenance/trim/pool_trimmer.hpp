@@ -9,9 +9,14 @@
 // run is in flight. Parities of its rows have no meaning, because no page of the rows is in use. A discard that fails
 // loses nothing: the region is free in any case.
 //
+// A disk may take long to discard. So this is done in units, and only the table of devices is locked during one. Who
+// needs the chunk meanwhile is put off (ChunkMapper::begin_discards()), and the run ends with the unit.
+//
 // Any thread; one run at a time. Host only.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -46,6 +51,12 @@ class PoolTrimmer {
   TrimReport trim(u64 runs_max);
   // Everything that is free after a checkpoint, in one pass over the pool, on all devices.
   TrimReport trim_all();
+  // Calls under way end after their unit, and later ones do nothing; they answer `cancelled`.
+  void stop() { is_stopped_ = true; }
+  // Commands that were sent to the engine, or are about to be.
+  [[nodiscard]] u64 command_count() const { return command_count_; }
+  // Called before each unit, without locks. For tests; set while nobody trims.
+  void before_units(std::function<void()> call) { before_unit_ = std::move(call); }
   // Of each present device that cannot be told of free space: a sentence.
   [[nodiscard]] std::vector<std::string> obstacles();
 
@@ -55,6 +66,7 @@ class PoolTrimmer {
     u32 device;
     u64 offset;
     u64 length;
+    u32 file_number;  // EngineSetup::file_numbers
   };
 
   Status ask(wire::GrowMask mask, u64 chunk, u64 region, u32 mode, u64* result, TrimReport& report);
@@ -64,14 +76,19 @@ class PoolTrimmer {
   TrimReport trim_from_here(u64 runs_max, session::DiscardScope scope, bool now);
   bool trim_run(TrimReport& report, session::DiscardScope scope, bool now);
   [[nodiscard]] std::vector<Piece> pieces_of(const wire::TrimResult& run, session::DiscardScope scope) const;
-  bool punch(const wire::TrimResult& run, session::DiscardScope scope, TrimReport& report);
+  bool punch(const wire::TrimResult& run, const std::vector<Piece>& pieces, session::DiscardScope scope,
+             TrimReport& report);
   void release_memory(const std::vector<Piece>& pieces, TrimReport& report);
+  void discard_units(const wire::TrimResult& run, const std::vector<Piece>& pieces, TrimReport& report);
   void discard(const Piece& piece, TrimReport& report);
 
   MountedPool& mounted_;
   ChunkMapper& mapper_;
   PoolHost& host_;
   const session::DiscardScope scope_;
+  std::atomic<bool> is_stopped_{false};
+  std::atomic<u64> command_count_{0};
+  std::function<void()> before_unit_;
   std::mutex one_at_a_time_;
   u64 next_chunk_ = 0;  // under one_at_a_time_: where the next search begins
   u64 next_region_ = 0;

@@ -57,11 +57,21 @@ raid::DeviceHealth make_health(const format::Superblock& superblock, const std::
   return health;
 }
 
+void set_reach(EngineAllocator& allocator, raid::ChunkState& state, const ReachedPages& reached, std::size_t chunk) {
+  const bool is_listed = chunk < reached.unbacked.size() && !reached.unbacked[chunk].empty();
+  state.presence = reached.all || is_listed ? raid::chunk_accessible : 0;
+  if (!is_listed) return;
+  const std::vector<u64>& words = reached.unbacked[chunk];
+  GPU4FS_CHECK_EQ(words.size(), divide_up(divide_up(state.page_count, u64{pages_per_block_2m}), u64{64}));
+  allocator.copy_in(state.unbacked, words.data(), words.size() * sizeof(u64));
+}
+
 }  // namespace
 
 raid::LogicalSpace build_logical_space(EngineAllocator& allocator, const format::Superblock& superblock,
                                        const std::vector<device::Device>& devices,
-                                       const std::vector<OpenedChunk>& chunks, bool accessible, const SpaceRoom& room) {
+                                       const std::vector<OpenedChunk>& chunks, const ReachedPages& reached,
+                                       const SpaceRoom& room) {
   std::vector<u32> granules = map_granules(superblock, devices, chunks);
   granules.resize(std::min(granules.size() + room.granules, format::logical_granule_max), raid::no_chunk);
   const u64 device_capacity = std::min<u64>(devices.size() + room.devices, device_count_max);
@@ -85,7 +95,7 @@ raid::LogicalSpace build_logical_space(EngineAllocator& allocator, const format:
   std::vector<raid::ChunkState> states;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     states.push_back(make_chunk_state(allocator, chunks[i], places[i], block));
-    states.back().presence = accessible ? raid::chunk_accessible : 0;
+    set_reach(allocator, states.back(), reached, i);
   }
   raid::LogicalSpace space{};
   space.devices = at_offset<device::Device>(block, devices_at);

@@ -22,13 +22,23 @@ struct SpaceRoom {
   u64 granules = 0;  // of logical space, after the last chunk
 };
 
+// The data pages that the engine reaches from the start. It must always reach the header areas before them.
+struct ReachedPages {
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers have all or none.
+  ReachedPages(bool all_chunks) : all(all_chunks) {}
+
+  bool all;
+  // By chunk: empty, and then as `all` says. Otherwise the chunk is reached, and has one bit for each of its regions
+  // that lacks blocks on its media (space/backing.hpp); bits of regions with pages in use do not matter.
+  std::vector<std::vector<u64>> unbacked;
+};
+
 // `devices` are in pool order, with their `base` in the engine's address space. Failed devices have any base and the
-// greatest size. `chunks` are in any order. No chunk is loaded yet; `room` for more is left. `accessible` says whether
-// the engine reaches all data pages from the start; it must always reach the header areas before them. PoolError says
-// which parts do not fit together. Exceptions of the allocator are passed on.
+// greatest size. `chunks` are in any order. No chunk is loaded yet; `room` for more is left. PoolError says which parts
+// do not fit together. Exceptions of the allocator are passed on.
 raid::LogicalSpace build_logical_space(EngineAllocator& allocator, const format::Superblock& superblock,
                                        const std::vector<device::Device>& devices,
-                                       const std::vector<OpenedChunk>& chunks, bool accessible,
+                                       const std::vector<OpenedChunk>& chunks, const ReachedPages& reached,
                                        const SpaceRoom& room = {});
 
 }  // namespace gpu4fs::pool

@@ -1,11 +1,11 @@
-#include "maintenance/trim/region_ranges.hpp"
+#include "pool/region_ranges.hpp"
 
 #include <algorithm>
 
 #include "base/limits.hpp"
 #include "raid/levels/levels.hpp"
 
-namespace gpu4fs::maintenance {
+namespace gpu4fs::pool {
 namespace {
 
 void add_pages(std::vector<ColumnRange>& ranges, u32 column, u64 page, u64 count) {
@@ -47,4 +47,4 @@ std::vector<ColumnRange> ranges_of_regions(const format::ChunkDescriptor& chunk,
   return ranges;
 }
 
-}  // namespace gpu4fs::maintenance
+}  // namespace gpu4fs::pool

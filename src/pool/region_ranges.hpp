@@ -6,7 +6,7 @@
 #include "base/types.hpp"
 #include "format/chunk_format.hpp"
 
-namespace gpu4fs::maintenance {
+namespace gpu4fs::pool {
 
 // Bytes of a column, counted from its first data page. No other region has bytes there.
 struct ColumnRange {
@@ -18,4 +18,4 @@ struct ColumnRange {
 // All copies of regions [first, first + count), in ascending order for each column, with adjacent ones joined.
 std::vector<ColumnRange> ranges_of_regions(const format::ChunkDescriptor& chunk, u64 first, u64 count);
 
-}  // namespace gpu4fs::maintenance
+}  // namespace gpu4fs::pool

@@ -1,6 +1,6 @@
 // Ranges of regions compared with the levels' own translation, page by page: all of a region's pages and parities, and
 // nothing of another region.
-#include "maintenance/trim/region_ranges.hpp"
+#include "pool/region_ranges.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "base/limits.hpp"
 #include "raid/levels/levels.hpp"
 
-namespace gpu4fs::maintenance::region_ranges_test {
+namespace gpu4fs::pool::region_ranges_test {
 namespace {
 
 using Place = std::pair<u32, u64>;  // column, page of it
@@ -96,4 +96,4 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{format::RaidLevel::raid6, 6, 8192}, Shape{format::RaidLevel::raid7, 9, 4096}));
 
 }  // namespace
-}  // namespace gpu4fs::maintenance::region_ranges_test
+}  // namespace gpu4fs::pool::region_ranges_test
