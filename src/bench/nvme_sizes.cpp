@@ -42,6 +42,8 @@ NvmePoint lanes_point(const NvmeContext& context, u32 block_bytes, bool writes) 
   point.writes = writes;
   point.queue_count = scale.queue_count;
   point.lane_count = static_cast<u32>(std::min<u64>(scale.lane_count, scale.lane_bytes_max / block_bytes));
+  // A queue of a GPU serves whole warps.
+  if (context.on_gpu) point.queue_count = std::clamp(point.lane_count / warp_size, 1u, scale.queue_count);
   point.run_ns = scale.run_ns;
   if (block_bytes > scale.raw_block_bytes) point.compare_every = scale.compare_every;
   return point;

@@ -24,21 +24,22 @@ GPU4FS_FN inline device::StagedPage staged_page(const LogicalSpace& space, const
   return {&device, place.offset / page_size};
 }
 
-}  // namespace detail
-
-// The copy of a page that is read first. No page if its device is not staged.
+// The copy of a page that is read first.
 GPU4FS_FN GPU4FS_NOINLINE inline device::StagedPage page_to_load(const LogicalSpace& space, u64 address) {
   PageLocation location{};
   if (find_page(space, address, &location) != Status::ok) return {nullptr, 0};
   if (chunk_state(space, location.chunk) != Status::ok) return {nullptr, 0};
-  return detail::staged_page(space, page_place(space, location, copy_to_read(space, location)));
+  return staged_page(space, page_place(space, location, copy_to_read(space, location)));
 }
+
+}  // namespace detail
 
 // Begins to load the copies of the ranks' pages that are read first. Collective; no_address: the rank has no page.
 // `owner`: see begin_detached_loads(). True: it was begun for the rank, and ring_staged() has to follow.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool begin_page_loads(Group g, const LogicalSpace& space, u64 address, u32 owner) {
-  const device::StagedPage page = address != no_address ? page_to_load(space, address) : device::StagedPage{nullptr, 0};
+  const device::StagedPage page =
+      address != no_address ? detail::page_to_load(space, address) : device::StagedPage{nullptr, 0};
   return device::begin_detached_loads(g, *space.staged, page, owner);
 }
 

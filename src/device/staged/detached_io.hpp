@@ -263,6 +263,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool tell_of_next_report(const StagedDevices& s
 
 namespace detail {
 
+// Reports that are there come first: a poll of all drives takes longer than to take the reports of a warp, and one
+// poll may bring more of them than that. Collective.
+template <class Group>
+GPU4FS_FN u32 poll_for_reports(Group g, IoQueue& queue, u32* slot) {
+  const u32 count = take_reports(g, queue, slot);
+  if (queue.drives == nullptr || count == Group::size()) return count;
+  (void)poll_drives(g, queue, false);
+  return count != 0 ? count : take_reports(g, queue, slot);
+}
+
 // In a kernel one worker looks at a time: a look at host memory takes long, and many at once take longer. Workers of
 // the host may sleep, so each of them looks. Collective.
 template <class Group>
@@ -274,14 +284,12 @@ GPU4FS_FN u32 watch_reports(Group g, const StagedDevices& staged, u32* slot) {
            exchange<Order::acquire, Scope::engine>(is_watched, 1u) == 0;
   });
   if (!is_mine) return 0;
-  if (staged.queue->drives != nullptr) (void)poll_drives(g, *staged.queue, false);
-  const u32 count = take_reports(g, *staged.queue, slot);
+  const u32 count = poll_for_reports(g, *staged.queue, slot);
   g.sync();
   on_leader(g, [&] { store<Order::release, Scope::engine>(is_watched, 0u); });
   return count;
 #else
-  if (staged.queue->drives != nullptr) (void)poll_drives(g, *staged.queue, false);
-  return take_reports(g, *staged.queue, slot);
+  return poll_for_reports(g, *staged.queue, slot);
 #endif
 }
 

@@ -16,15 +16,13 @@ namespace gpu4fs::engine::detail {
 // A worker waits no longer for a page, in the step gate and with the token of a quiet ring.
 inline constexpr u64 absent_wait_ns = 400000;
 
-// Loads the ranks' pages; no_address: the rank has none. Returns the frame of the rank's page, or nullptr. It may get
+// Loads the ranks' pages; no device: the rank has none. Returns the frame of the rank's page, or nullptr. It may get
 // another page at any time. For a warp, inside the step gate. In a kernel this is a function of its own, because reads
 // of pages in frames do not need its registers. Collective.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE const u8* await_frames(Group g, Engine& engine, u64 address) {
+GPU4FS_FN GPU4FS_NOINLINE const u8* await_frames(Group g, Engine& engine, const device::StagedPage& page) {
   const raid::LogicalSpace& space = engine.fs.space;
   if (!raid::stages_pages(space)) return nullptr;
-  const device::StagedPage page =
-      address != raid::no_address ? raid::page_to_load(space, address) : device::StagedPage{nullptr, 0};
   const u32 begun = g.ballot(device::begin_detached_loads(g, *space.staged, page, device::no_io_owner));
   if (begun != 0) on_leader(g, [&] { raid::ring_staged(space); });
   const u64 end_ns = on_leader(g, [&] { return now_monotonic_ns() + absent_wait_ns; });

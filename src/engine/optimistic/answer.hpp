@@ -239,13 +239,13 @@ GPU4FS_FN constexpr bool gives_inode(wire::Opcode opcode) {
 // Waits for the pages of the ranks' planned reads that are in no frame. A worker of the host has other commands to
 // process meanwhile, so there these reads go the ordinary way. Uniform.
 template <class Group>
-GPU4FS_FN void load_absent(Group g, const ReaderContext& reader, Attempt* mine) {
+GPU4FS_FN void load_absent(Group g, const ReaderContext& reader, const FreshViews& fresh, Attempt* mine) {
   const bool is_absent = mine->planned == Planned::absent;
   if (g.ballot(is_absent) == 0) return;
   if (is_absent) mine->planned = Planned::nothing;
   if constexpr (Group::size() != 1) {
-    const u64 address = is_absent ? mine->read.address : raid::no_address;
-    const u8* const frame = await_frames(g, *reader.engine, address);
+    const device::StagedPage page = is_absent ? fresh.absent : device::StagedPage{nullptr, 0};
+    const u8* const frame = await_frames(g, *reader.engine, page);
     if (is_absent && frame != nullptr) {
       mine->read.page = frame;
       mine->planned = Planned::page;
@@ -263,8 +263,8 @@ GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTur
   const u32 successors = g.ballot((own.command.flags & wire::command_flag_previous_inode) != 0) & wanted;
   u32 ready = wanted & ~successors;
   u32 left = successors;
+  FreshViews fresh;
   while (ready != 0) {
-    FreshViews fresh;
     if (own.places.are_good && (ready >> rank & 1) != 0) attempt(reader, own, slot, mine, &fresh);
     // A view is checked each time it is used.
     remember(g, reader, fresh, mine->filled);
@@ -277,7 +277,7 @@ GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTur
     if ((ready >> rank & 1) != 0) own.command.inode = inode;
     mine->filled = {};
   }
-  load_absent(g, reader, mine);
+  load_absent(g, reader, fresh, mine);
   // An error ends a chain, and the ordinary way cancels its rest.
   const bool is_error = mine->status != Status::ok && (turn.linked >> rank & 1) != 0;
   return g.ballot(mine->planned == Planned::nothing || is_error) & wanted;

@@ -28,6 +28,7 @@ enum class PlannedRead : u32 {
 struct FreshViews {
   FileView file;
   ChunkView chunk;
+  device::StagedPage absent;  // of a plan for an absent page: where it is
 };
 
 // Which of them are filled. They are apart because these stay in registers, while the views are in memory.
@@ -113,7 +114,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline PlannedRead view_file(const ReaderContext& read
 struct FoundPage {
   const u8* memory;  // nullptr: not known for sure, or must not be accessed
   const format::PageDescriptor* descriptor;
-  bool is_absent;  // it can be read once it is in a frame of the page cache
+  device::StagedPage absent;  // it can be read once it is in a frame of the page cache; no device: not so
 };
 
 // The page where it is. A page in a frame of the page cache may be replaced while it is read, so only its checksum can
@@ -122,8 +123,8 @@ GPU4FS_FN inline FoundPage look_at_page(const ReaderContext& reader, const raid:
                                         const format::PageDescriptor* descriptor) {
   const raid::PeekedPage page = raid::peek_page(reader.engine->fs.space, location, copy);
   const bool is_provable = !page.is_frame || reader.views->root.data_checksums != 0;
-  if (!GPU4FS_MUTANT(frame_believed, is_provable, true)) return {nullptr, descriptor, false};
-  return {page.memory, descriptor, page.memory == nullptr && page.is_frame};
+  if (!GPU4FS_MUTANT(frame_believed, is_provable, true)) return {nullptr, descriptor, {}};
+  return {page.memory, descriptor, page.memory == nullptr ? page.staged : device::StagedPage{}};
 }
 
 // Finds a page in a chunk that is not remembered. If there is none, *found stays as it is. True: *view may be
@@ -151,7 +152,7 @@ GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address, C
   const ChunkView& chunk = reader.views->chunk(address >> reader.views->root.granule_shift);
   const u64 inside = address - chunk.base_address;
   if (is_of_era(chunk.era, reader) && inside < chunk.size_bytes) {
-    return {chunk.memory + inside, &chunk.descriptors[inside / page_size], false};
+    return {chunk.memory + inside, &chunk.descriptors[inside / page_size], {}};
   }
   FoundPage found{};
   *is_fresh = find_in_chunk(reader, address, &found, fresh);
@@ -237,7 +238,10 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const ReadRa
   plan->page = found.memory;
   plan->descriptor = found.descriptor;
   if (failed != 0) return PlannedRead::unusual;
-  if (found.is_absent) return PlannedRead::absent;
+  if (found.absent.device != nullptr) {
+    fresh->absent = found.absent;
+    return PlannedRead::absent;
+  }
   return found.memory != nullptr ? PlannedRead::page : PlannedRead::unusual;
 }
 
