@@ -85,7 +85,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status await_media(Engine& engine, CommandState
 template <class Group>
 GPU4FS_FN bool step_from_devices(Group g, Engine& engine) {
   const device::StagedDevices* const staged = engine.fs.space.staged;
-  if (staged == nullptr || !device::has_detached(*staged)) return false;
+  if (staged == nullptr) return false;
+  // Others take completions meanwhile, so ranks that look one after the other may see different counts.
+  if (!on_leader(g, [&] { return device::has_detached(*staged); })) return false;
   const u32 count = device::take_completions(g, *staged, [&](u32 index) { detail::tell_command(engine, index); });
   if (GPU4FS_MUTANT(media_waiters_not_woken, count != 0, false)) on_leader(g, [&] { wake_media_waiters(engine); });
   return count != 0;
