@@ -36,7 +36,7 @@ class AbsentReads : public ::testing::Test {
     TestPoolOptions options;
     options.profile = profile;
     options.is_staged = true;
-    options.media = &media_;
+    options.has_queue = true;
     options.warp_count = warp_count;
     options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
     pool_ = std::make_unique<TestPool>(options);
@@ -100,7 +100,6 @@ class AbsentReads : public ::testing::Test {
 
   static bool is_read(const device::IoRequest& request) { return request.operation == device::IoOperation::read; }
 
-  QueuedMedia media_;
   std::unique_ptr<TestPool> pool_;
   std::unique_ptr<client::Session> session_;
   std::unique_ptr<FileClient> client_;
@@ -134,12 +133,12 @@ TEST_F(AbsentReads, FollowARecovery) {
 TEST_F(AbsentReads, ThatAreSlowGoTheOrdinaryWay) {
   ASSERT_NO_FATAL_FAILURE(mount("single"));
   const u64 misses = miss_count();
-  media_.before = [](const device::IoRequest& request) {
+  pool_->media().before = [](const device::IoRequest& request) {
     if (is_read(request)) std::this_thread::sleep_for(std::chrono::nanoseconds(4 * engine::detail::absent_wait_ns));
     return Status::ok;
   };
   const u64 unlocked = read_first(read_pages);
-  media_.before = {};
+  pool_->media().before = {};
   EXPECT_GT(miss_count(), misses + read_pages / 4);
   EXPECT_LT(unlocked, read_pages);
 }
@@ -147,14 +146,14 @@ TEST_F(AbsentReads, ThatAreSlowGoTheOrdinaryWay) {
 TEST_F(AbsentReads, ThatFailAreErrors) {
   ASSERT_NO_FATAL_FAILURE(mount("single"));
   std::atomic<u32> failed_count{0};
-  media_.before = [&](const device::IoRequest& request) {
+  pool_->media().before = [&](const device::IoRequest& request) {
     if (!is_read(request)) return Status::ok;
     ++failed_count;
     return Status::medium_error;
   };
   u32 error_count = 0;
   for (u32 page = 0; page < read_pages; ++page) error_count += read_page(page) == Status::ok ? 0 : 1;
-  media_.before = {};
+  pool_->media().before = {};
   EXPECT_GT(error_count, read_pages / 4);
   EXPECT_GE(failed_count, error_count);
   expect_unlocked_misses();
@@ -162,7 +161,7 @@ TEST_F(AbsentReads, ThatFailAreErrors) {
 
 TEST_F(AbsentReads, GiveNoBytesThatDoNotMatchTheirChecksum) {
   ASSERT_NO_FATAL_FAILURE(mount("single"));
-  media_.after = [](const device::IoRequest& request) {
+  pool_->media().after = [](const device::IoRequest& request) {
     if (is_read(request)) std::memset(request.memory, 0x33, request.length);
   };
   u32 error_count = 0;
@@ -171,7 +170,7 @@ TEST_F(AbsentReads, GiveNoBytesThatDoNotMatchTheirChecksum) {
     ++error_count;
     EXPECT_NE(client_->data()[0], 0x33) << page;
   }
-  media_.after = {};
+  pool_->media().after = {};
   EXPECT_GT(error_count, read_pages / 4);
 }
 

@@ -60,6 +60,13 @@ std::vector<ModelVariant> random_variants() {
   warps.pool.config.inline_transfer_pages = 1;
   warps.pool.config.task_pages = 1;
   list.push_back(warps);
+  // Page cache and I/O queue as with the GPU engine.
+  ModelVariant queued = warps;
+  queued.name = "two_warps_queue";
+  queued.seed = 10;
+  queued.pool.is_staged = true;
+  queued.pool.has_queue = true;
+  list.push_back(queued);
   ModelVariant mirror{"raid1", 11, 2000, {}, {}, false};
   mirror.pool.profile = "raid1";
   list.push_back(mirror);

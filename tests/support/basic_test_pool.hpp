@@ -70,7 +70,7 @@ struct TestPoolOptions {
   bool starts_workers = true;  // false: only threads that wait for commands work
   bool degraded = false;       // mounts continue without devices that are missing or stale
   bool is_staged = wants_staged_devices();
-  QueuedMedia* media = nullptr;  // not null: staged devices behind its queue; it outlives the pool
+  bool has_queue = false;  // of staged devices: they are behind an I/O queue (BasicTestPool::media())
   bool data_checksums = true;
   bool flush_by_upcall = false;  // true: checkpoints request flushes, which the test may answer
   // Returns the stack over a device's memory, at each mount; the pool answers the flushes then. Making, opening and
@@ -121,10 +121,10 @@ inline device::MappedFile map_opened(const pool::DeviceFile& file, device::OpenO
 }
 
 // An engine over the mapped devices of an opened pool, in the memory of `parts`; nothing is loaded yet. `log_seed` 0:
-// it replays a log and keeps none.
+// it replays a log and keeps none. `media`: not null: it gets the memory of staged devices.
 template <class Parts>
 engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, const pool::OpenedPool& pool,
-                                std::vector<device::Device> devices, u64 log_seed) {
+                                std::vector<device::Device> devices, u64 log_seed, QueuedMedia* media = nullptr) {
   const format::Superblock& superblock = pool.superblock;
   engine::EngineConfig config = parts.config();
   config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
@@ -133,8 +133,7 @@ engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, co
   fs::FileSystem& fs = image->fs;
   const u32 holders = options.warp_count != 0 ? options.warp_count : options.worker_count + 1;
   device::StagedDevices* const staged =
-      options.is_staged ? stage_devices(memory, devices, engine::worker_memory_count(config), holders, options.media)
-                        : nullptr;
+      options.is_staged ? stage_devices(memory, devices, engine::worker_memory_count(config), holders, media) : nullptr;
   fs.space = pool::build_logical_space(memory, superblock, devices, pool.chunks, true);
   if (staged != nullptr) device::set_staged_devices(memory, staged, fs.space.devices);
   std::vector<format::Superblock> templates;
@@ -188,6 +187,7 @@ class BasicTestPool {
     return paths;
   }
   TestPoolOptions& options() { return options_; }
+  QueuedMedia& media() { return media_; }
 
   // Opens the pool, starts an engine, loads the allocation state and frees orphans.
   void mount() {
@@ -234,7 +234,7 @@ class BasicTestPool {
       }
       epoch = mounted_->host->durable_epoch();
     }
-    if (options_.media != nullptr) options_.media->stop();
+    media_.stop();
     mounted_.reset();
     return epoch;
   }
@@ -446,7 +446,8 @@ class BasicTestPool {
   void build_engine() {
     mounted_->parts = std::make_unique<Parts>(options_);
     Parts& parts = *mounted_->parts;
-    mounted_->engine = assemble_engine(parts, options_, *mounted_->pool, mounted_->devices, ++log_seed_);
+    mounted_->engine = assemble_engine(parts, options_, *mounted_->pool, mounted_->devices, ++log_seed_,
+                                       options_.has_queue ? &media_ : nullptr);
     mounted_->host = parts.make_host(mounted_->engine);
     for (const device::MappedFile& file : mounted_->files) {
       if (file.is_absent()) continue;
@@ -460,6 +461,7 @@ class BasicTestPool {
   u64 log_seed_ = 0x6c6f67;
   u8 replacement_count_ = 0;
   server::RecoveryReport recovery_;
+  QueuedMedia media_;  // of all mounts
   std::unique_ptr<Mounted> mounted_;
 };
 

@@ -1,4 +1,4 @@
-// Media behind an I/O queue for pools of tests (TestPoolOptions::media). A thread is their controller: it copies
+// Media behind an I/O queue for pools of tests (TestPoolOptions::has_queue). A thread is their controller: it copies
 // between frames and the memory of the devices, and a test decides how requests end.
 #pragma once
 
