@@ -34,15 +34,9 @@ std::vector<ModelVariant> full_variants() {
   return list;
 }
 
-// The shared variants, and those that only the CPU engine has.
-std::vector<ModelVariant> random_variants() {
-  std::vector<ModelVariant> list = model_variants();
-  ModelVariant three{"three_workers", 2, 2000, {}, {}, false};
-  three.pool.worker_count = 3;
-  three.pool.config.inline_transfer_pages = 2;  // most transfers fan out
-  three.pool.config.task_pages = 3;
-  list.push_back(three);
-  // Emulated warps take milliseconds for each command.
+// Emulated warps take milliseconds for each command.
+std::vector<ModelVariant> warp_variants() {
+  std::vector<ModelVariant> list;
   ModelVariant warp{"one_warp", 8, 70, {}, {}, false};
   warp.pool.warp_count = 1;
   warp.pool.memory = {.frame_count = 400, .staging_count = 256, .shard_count = 2};
@@ -67,6 +61,37 @@ std::vector<ModelVariant> random_variants() {
   queued.pool.is_staged = true;
   queued.pool.has_queue = true;
   list.push_back(queued);
+  ModelVariant mixed_warp = warp;
+  mixed_warp.name = "raid5_raid1_warp";
+  mixed_warp.seed = 21;
+  mixed_warp.steps = 25;
+  mixed_warp.pool.profile = "raid5+raid1";
+  mixed_warp.pool.device_count = 3;
+  list.push_back(mixed_warp);
+  ModelVariant parity_warp = warp;
+  parity_warp.name = "raid6_warp";
+  parity_warp.seed = 17;
+  parity_warp.steps = 25;
+  parity_warp.pool.profile = "raid6";
+  parity_warp.pool.device_count = 4;
+  list.push_back(parity_warp);
+  ModelVariant mirror_warp = warp;
+  mirror_warp.name = "raid1_warp";
+  mirror_warp.seed = 13;
+  mirror_warp.steps = 25;
+  mirror_warp.pool.profile = "raid1";
+  list.push_back(mirror_warp);
+  return list;
+}
+
+// The shared variants, and those that only the CPU engine has.
+std::vector<ModelVariant> random_variants() {
+  std::vector<ModelVariant> list = model_variants();
+  ModelVariant three{"three_workers", 2, 2000, {}, {}, false};
+  three.pool.worker_count = 3;
+  three.pool.config.inline_transfer_pages = 2;  // most transfers fan out
+  three.pool.config.task_pages = 3;
+  list.push_back(three);
   ModelVariant mirror{"raid1", 11, 2000, {}, {}, false};
   mirror.pool.profile = "raid1";
   list.push_back(mirror);
@@ -90,26 +115,7 @@ std::vector<ModelVariant> random_variants() {
     list.push_back(mixed);
   }
   for (const ModelVariant& full : full_variants()) list.push_back(full);
-  ModelVariant mixed_warp = warp;
-  mixed_warp.name = "raid5_raid1_warp";
-  mixed_warp.seed = 21;
-  mixed_warp.steps = 25;
-  mixed_warp.pool.profile = "raid5+raid1";
-  mixed_warp.pool.device_count = 3;
-  list.push_back(mixed_warp);
-  ModelVariant parity_warp = warp;
-  parity_warp.name = "raid6_warp";
-  parity_warp.seed = 17;
-  parity_warp.steps = 25;
-  parity_warp.pool.profile = "raid6";
-  parity_warp.pool.device_count = 4;
-  list.push_back(parity_warp);
-  ModelVariant mirror_warp = warp;
-  mirror_warp.name = "raid1_warp";
-  mirror_warp.seed = 13;
-  mirror_warp.steps = 25;
-  mirror_warp.pool.profile = "raid1";
-  list.push_back(mirror_warp);
+  for (const ModelVariant& warps : warp_variants()) list.push_back(warps);
   return list;
 }
 
