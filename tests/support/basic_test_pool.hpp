@@ -70,6 +70,7 @@ struct TestPoolOptions {
   bool starts_workers = true;  // false: only threads that wait for commands work
   bool degraded = false;       // mounts continue without devices that are missing or stale
   bool is_staged = wants_staged_devices();
+  u64 tier_bytes = session::page_tier_bytes_of_tests();  // of the second tier of the page cache; 0: there is none
   QueuedMedia* media = nullptr;  // not null: staged devices behind its queue; it outlives the pool
   bool data_checksums = true;
   bool flush_by_upcall = false;  // true: checkpoints request flushes, which the test may answer
@@ -135,6 +136,8 @@ engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, co
   device::StagedDevices* const staged =
       options.is_staged ? stage_devices(memory, devices, engine::worker_memory_count(config), holders, options.media)
                         : nullptr;
+  const bool has_checksums = (superblock.feature_incompatible & format::feature_data_checksums) != 0;
+  add_tier(memory, devices, options.tier_bytes, has_checksums);
   fs.space = pool::build_logical_space(memory, superblock, devices, pool.chunks, true);
   if (staged != nullptr) device::set_staged_devices(memory, staged, fs.space.devices);
   std::vector<format::Superblock> templates;
