@@ -63,7 +63,8 @@ const std::set<std::string>& size_names() {
     for (const std::string verb : {"read", "write"}) {
       for (const std::string pattern : {"random", "sequential"}) {
         const std::string start = "nvme-sizes-" + verb + "-" + pattern;
-        for (const char* end : {"-mapped-24-512", "-mapped-24-65536", "-mapped-24-1048576", "-raw-24-512",
+        // 256 MiB have room for 256 lanes with 1 MiB each, which are eight warps.
+        for (const char* end : {"-mapped-24-512", "-mapped-24-65536", "-mapped-8-1048576", "-raw-24-512",
                                 "-raw-24-65536", "-shared-1-512", "-shared-1-65536", "-shared-1-1048576"}) {
           made.insert(start + end);
         }
