@@ -10,12 +10,12 @@ them.
 usage: nvme.py RESULT... [--folder FOLDER]
 """
 
-import argparse
 import collections
 import json
 import os
 import re
-import sys
+
+from pictures import folder_of, import_pyplot, parse_arguments, read_results
 
 SIZE_ROW = re.compile(r"nvme-sizes-(read|write)-(random|sequential)-(raw|shared|mapped)-(\d+)-(\d+)")
 LATENCY_ROW = re.compile(r"nvme-size-latency-(read|write)-(raw|one|many)-(\d+)-p(\d+)")
@@ -229,24 +229,11 @@ def draw_result(path, data, folder, pyplot):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+", metavar="RESULT")
-    parser.add_argument("--folder")
-    options = parser.parse_args()
-    results = []
-    for path in options.results:
-        try:
-            results.append((path, Data(path)))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            sys.exit(f"{path} is no result of gpu4fs bench nvme: {error!r}")
-    try:
-        import matplotlib
-        matplotlib.use("agg")
-        from matplotlib import pyplot
-    except ImportError:
-        sys.exit("there is no matplotlib: install python3-matplotlib")
+    options = parse_arguments(__doc__)
+    results = read_results(options.results, Data, "gpu4fs bench nvme")
+    pyplot = import_pyplot()
     for path, data in results:
-        draw_result(path, data, options.folder or os.path.dirname(os.path.abspath(path)), pyplot)
+        draw_result(path, data, folder_of(path, options), pyplot)
 
 
 if __name__ == "__main__":

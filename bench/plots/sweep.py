@@ -2,14 +2,15 @@
 """Plots the sweep of `gpu4fs bench run --only sweep -o RESULT`: bandwidth by file size, a line for each level, a
 picture for each quantity (write, sync, read), a field for each number of files. Next to RESULT, or in --folder.
 
-usage: sweep.py RESULT [--folder FOLDER]
+usage: sweep.py RESULT... [--folder FOLDER]
 """
 
-import argparse
 import collections
 import json
 import os
 import sys
+
+from pictures import base_of, folder_of, import_pyplot, parse_arguments, read_results
 
 
 def read_points(path):
@@ -55,28 +56,17 @@ def plot(result, quantity, counts, pyplot):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result")
-    parser.add_argument("--folder")
-    options = parser.parse_args()
-    try:
-        result, points = read_points(options.result)
-    except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"{options.result} is no result of a sweep: {error!r}")
-    if not points:
-        sys.exit(f"{options.result} has no rows of a sweep: gpu4fs bench run --only sweep -o RESULT makes them")
-    try:
-        import matplotlib
-        matplotlib.use("agg")
-        from matplotlib import pyplot
-    except ImportError:
-        sys.exit("there is no matplotlib: install python3-matplotlib")
-    base = os.path.splitext(os.path.basename(options.result))[0]
-    folder = options.folder or os.path.dirname(os.path.abspath(options.result))
-    for quantity, counts in sorted(points.items()):
-        path = os.path.join(folder, f"{base}-{quantity}.png")
-        plot(result, quantity, counts, pyplot).savefig(path, dpi=110)
-        print(path)
+    options = parse_arguments(__doc__)
+    results = read_results(options.results, read_points, "a sweep")
+    for path, (_, points) in results:
+        if not points:
+            sys.exit(f"{path} has no rows of a sweep: gpu4fs bench run --only sweep -o RESULT makes them")
+    pyplot = import_pyplot()
+    for path, (result, points) in results:
+        for quantity, counts in sorted(points.items()):
+            picture = os.path.join(folder_of(path, options), f"{base_of(path)}-{quantity}.png")
+            plot(result, quantity, counts, pyplot).savefig(picture, dpi=110)
+            print(picture)
 
 
 if __name__ == "__main__":

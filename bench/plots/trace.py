@@ -10,10 +10,10 @@
 usage: trace.py RESULT... [--folder FOLDER]
 """
 
-import argparse
 import json
 import os
-import sys
+
+from pictures import base_of, folder_of, import_pyplot, parse_arguments, read_results
 
 KINDS = [("hits", "hit"), ("clean_misses", "miss"), ("write_back_misses", "miss with write-back"),
          ("cold_misses", "cold miss")]
@@ -83,27 +83,12 @@ def plot_policies(caches, pyplot):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+", metavar="RESULT")
-    parser.add_argument("--folder")
-    options = parser.parse_args()
-    results = []
-    for path in options.results:
-        try:
-            results.append((path, read_caches(path)))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            sys.exit(f"{path} is no result of gpu4fs trace replay: {error!r}")
-    try:
-        import matplotlib
-        matplotlib.use("agg")
-        from matplotlib import pyplot
-    except ImportError:
-        sys.exit("there is no matplotlib: install python3-matplotlib")
+    options = parse_arguments(__doc__)
+    results = read_results(options.results, read_caches, "gpu4fs trace replay")
+    pyplot = import_pyplot()
     for path, caches in results:
-        base = os.path.splitext(os.path.basename(path))[0]
-        folder = options.folder or os.path.dirname(os.path.abspath(path))
         for name, plot in (("kinds", plot_kinds), ("policies", plot_policies)):
-            picture = os.path.join(folder, f"{base}-{name}.png")
+            picture = os.path.join(folder_of(path, options), f"{base_of(path)}-{name}.png")
             figure = plot(caches, pyplot)
             figure.tight_layout()
             figure.savefig(picture, dpi=110)

@@ -35,19 +35,20 @@ GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
 }
 
 struct PeekedPage {
-  const u8* memory;           // nullptr: it is in no frame
-  bool is_frame;              // see device::look_at_frame() for what the caller may do with it
-  device::StagedPage staged;  // where it is if it can be in a frame
+  const u8* memory;  // nullptr: it is in no frame
+  // Where it is if only frames have it: see device::look_at_frame() for what the caller may do with them. No device: it
+  // is memory.
+  device::StagedPage staged;
 };
 
 // A copy of a page without an announcement, in a space without stacks and lost devices.
 GPU4FS_FN inline PeekedPage peek_page(const LogicalSpace& space, const PageLocation& location, u32 copy) {
-  if (!pages_are_apart(space)) return {page_memory(space, location, copy), false, {}};
+  if (!pages_are_apart(space)) return {page_memory(space, location, copy), {}};
   const DevicePlace place = page_place(space, location, copy);
   const device::Device& device = space.devices[place.device];
-  if (device.kind != device::DeviceKind::staged) return {device::memory_at(device, place.offset, page_size), false, {}};
+  if (device.kind != device::DeviceKind::staged) return {device::memory_at(device, place.offset, page_size), {}};
   const device::StagedPage staged{&device, place.offset / page_size};
-  return {device::look_at_frame(device, staged.page).memory, true, staged};
+  return {device::look_at_frame(device, staged.page).memory, staged};
 }
 
 // For `page_count` pages that are contiguous in memory, in one of their copies.

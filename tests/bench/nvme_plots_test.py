@@ -14,6 +14,7 @@ SIZES = (512, 4096, 1 << 20)
 
 
 def load_plots():
+    sys.path.insert(0, os.path.dirname(PLOTS))  # as for a program
     specification = importlib.util.spec_from_file_location("nvme_plots", PLOTS)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -105,6 +106,21 @@ class GrowthMount {
   std::unique_ptr<client::Session> session_;
   std::unique_ptr<FileClient> client_;
 };
+
+// Of files. Block devices have none.
+inline u64 allocated_bytes(const std::vector<std::string>& paths) {
+  u64 sum = 0;
+  for (const std::string& path : paths) {
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+    if (S_ISREG(status.st_mode)) sum += static_cast<u64>(status.st_blocks) * 512;
+  }
+  return sum;
+}
+
+inline void empty_file(GrowthMount& mount, u64 inode) {
+  EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, inode, 0).status, Status::ok);
+}
 
 inline std::vector<u8> growth_content(u64 seed) {
   std::vector<u8> bytes(growth_write_bytes);

@@ -165,6 +165,7 @@ class BasicTestPool {
  public:
   // Makes a pool and mounts it. PoolError.
   explicit BasicTestPool(const TestPoolOptions& options = {}) : options_(options) {
+    if (options_.has_queue && !options_.is_staged) throw std::logic_error("only staged devices have a queue");
     pool::MakePoolOptions make;
     make.device_paths = device_paths();
     make.size_bytes = options_.device_bytes;

@@ -1,5 +1,4 @@
 // Free space of files on disk and of block devices that are accessed directly is given back, and existing data stays.
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -61,18 +60,10 @@ class Discard : public ::testing::TestWithParam<DiscardShape> {
     GrowthMount mount(paths_, DiscardScope::all);
     return mount.server().trimmer().obstacles().empty();
   }
-  u64 allocated_bytes() const {
-    u64 sum = 0;
+  u64 all_allocated_bytes() const {
+    u64 sum = allocated_bytes(paths_);
     for (const auto& disk : disks_) sum += disk->allocated_bytes();
-    for (const std::string& path : paths_) {
-      struct stat status {};
-      EXPECT_EQ(::stat(path.c_str(), &status), 0);
-      if (S_ISREG(status.st_mode)) sum += static_cast<u64>(status.st_blocks) * 512;
-    }
     return sum;
-  }
-  static void empty(GrowthMount& mount, u64 inode) {
-    EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, inode, 0).status, Status::ok);
   }
 
   static Status checkpoint(GrowthMount& mount) {
@@ -97,17 +88,17 @@ TEST_P(Discard, TrimGivesSpaceOfRemovedFilesBack) {
     room = fill_file(mount.files(), large, 0, 1000);
     ASSERT_GT(room, 100u);
     ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
-    const u64 full = allocated_bytes();
+    const u64 full = all_allocated_bytes();
     EXPECT_GT(full, room * growth_write_bytes);
     // As much fits as before, and the same again.
     for (u32 round = 0; round < 2; ++round) {
-      empty(mount, large);
+      empty_file(mount, large);
       const maintenance::TrimReport report = mount.server().trimmer().trim_all();
       EXPECT_EQ(report.status, Status::ok);
       EXPECT_TRUE(report.is_complete);
       EXPECT_EQ(report.failed_count, 0u);
       EXPECT_GE(report.byte_count, room * growth_write_bytes / 2);
-      EXPECT_LT(allocated_bytes(), full / 2);
+      EXPECT_LT(all_allocated_bytes(), full / 2);
       EXPECT_EQ(mount.server().trimmer().trim_all().byte_count, 0u) << "nothing is left to do";
       EXPECT_EQ(fill_file(mount.files(), large, 0, 2000 + 1000 * round), room);
       EXPECT_TRUE(has_blocks(mount.files(), large, room, 2000 + 1000 * round));
@@ -128,14 +119,14 @@ TEST_P(Discard, OnlyTheOptionKeepsTheDevicesSmall) {
     const u64 large = make_file(mount.files(), scope == DiscardScope::all ? "with" : "without");
     fill_file(mount.files(), large, 0, 1000);
     EXPECT_EQ(mount.files().simple(wire::Opcode::fsync, large).status, Status::ok);
-    empty(mount, large);
+    empty_file(mount, large);
     // A checkpoint each; a region waits for the second search.
     for (u32 round = 0; round < 3; ++round) {
       EXPECT_EQ(checkpoint(mount), Status::ok);
       EXPECT_EQ(mount.server().trimmer().trim(~u64{0}).status, Status::ok);
     }
     EXPECT_TRUE(mount.stop());
-    return allocated_bytes();
+    return all_allocated_bytes();
   };
   const u64 kept = fill_and_empty(DiscardScope::memory);
   EXPECT_GT(kept, device_bytes);
@@ -144,10 +135,10 @@ TEST_P(Discard, OnlyTheOptionKeepsTheDevicesSmall) {
   // A mount without the option reserves all blocks of files, one with it those of chunks that it uses.
   {
     GrowthMount mount(paths_, DiscardScope::all);
-    EXPECT_LT(allocated_bytes(), device_count * device_bytes - 16 * mega);
+    EXPECT_LT(all_allocated_bytes(), device_count * device_bytes - 16 * mega);
   }
   GrowthMount mount(paths_);
-  EXPECT_EQ(allocated_bytes() >= device_count * device_bytes, !GetParam().has_disks);
+  EXPECT_EQ(all_allocated_bytes() >= device_count * device_bytes, !GetParam().has_disks);
 }
 
 // Frames of the page cache with bytes of free pages must not fill holes again.
@@ -173,9 +164,9 @@ TEST_P(Discard, NothingIsWrittenToADiscardedRegion) {
     bytes += report.byte_count;
   }
   EXPECT_GT(bytes, 4 * mega);
-  const u64 small = allocated_bytes();
+  const u64 small = all_allocated_bytes();
   ASSERT_EQ(checkpoint(mount), Status::ok);
-  EXPECT_LE(allocated_bytes(), small + mega);
+  EXPECT_LE(all_allocated_bytes(), small + mega);
   EXPECT_TRUE(has_blocks(mount.files(), file, 1, 1));
 }
 
@@ -248,7 +239,7 @@ TEST_P(Discard, NobodyWaitsForASlowDisk) {
   const u64 room = fill_file(mount.files(), large, 0, 1000);
   ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, large).status, Status::ok);
   // The first unit is of one chunk, and the others have room for a while.
-  empty(mount, large);
+  empty_file(mount, large);
   const u64 kept = make_file(mount.files(), "kept");
 
   std::promise<void> begun;
@@ -287,7 +278,7 @@ TEST_P(Discard, EndsBetweenTwoUnits) {
   ASSERT_EQ(write_block(mount.files(), kept, 0, 7), Status::ok);
   const u64 large = make_file(mount.files(), "large");
   ASSERT_GT(fill_file(mount.files(), large, 0, 1000), 100u);
-  empty(mount, large);
+  empty_file(mount, large);
   u32 unit_count = 0;
   mount.server().trimmer().before_units([&] {
     if (++unit_count == 2) mount.server().trimmer().stop();

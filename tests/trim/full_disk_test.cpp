@@ -1,7 +1,6 @@
 // Pools on thin files whose file system has been filled by others: they can be mounted, read and recovered, and lose
 // nothing.
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
@@ -42,18 +41,6 @@ class FullDisk : public ::testing::TestWithParam<FullDiskShape> {
     pool::make_pool(options);
   }
 
-  u64 allocated_bytes() const {
-    u64 sum = 0;
-    for (const std::string& path : paths_) {
-      struct stat status {};
-      EXPECT_EQ(::stat(path.c_str(), &status), 0);
-      sum += static_cast<u64>(status.st_blocks) * 512;
-    }
-    return sum;
-  }
-  static void empty(GrowthMount& mount, u64 inode) {
-    EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, inode, 0).status, Status::ok);
-  }
   static Status sync(GrowthMount& mount, u64 inode) { return mount.files().simple(wire::Opcode::fsync, inode).status; }
   // A thin pool with `kept`, and with holes in chunks that are in use.
   void make_thin_content() {
@@ -64,10 +51,10 @@ class FullDisk : public ::testing::TestWithParam<FullDiskShape> {
       for (u64 i = 0; i < 16; ++i) ASSERT_EQ(write_block(mount.files(), removed, 16 * block + i, block), Status::ok);
       ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
     }
-    empty(mount, removed);
+    empty_file(mount, removed);
     ASSERT_GT(mount.server().trimmer().trim_all().byte_count, 0u);
     ASSERT_TRUE(mount.stop());
-    ASSERT_LT(allocated_bytes(), GetParam().device_count * device_bytes - 8 * mega);
+    ASSERT_LT(allocated_bytes(paths_), GetParam().device_count * device_bytes - 8 * mega);
   }
 
   std::unique_ptr<SmallDisk> disk_;
@@ -77,14 +64,14 @@ class FullDisk : public ::testing::TestWithParam<FullDiskShape> {
 TEST_P(FullDisk, AThinPoolIsMountedAndRead) {
   ASSERT_NO_FATAL_FAILURE(make_thin_content());
   disk_->fill();
-  const u64 allocated = allocated_bytes();
+  const u64 allocated = allocated_bytes(paths_);
   for (u32 round = 0; round < 2; ++round) {
     GrowthMount mount(paths_, DiscardScope::all);
     EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), 20, 0)) << round;
     EXPECT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
     EXPECT_TRUE(mount.stop());
   }
-  EXPECT_LE(allocated_bytes(), allocated);
+  EXPECT_LE(allocated_bytes(paths_), allocated);
   session::ServerOptions options = GrowthMount::options(paths_);
   options.read_only = true;
   {
@@ -125,7 +112,7 @@ TEST_P(FullDisk, ALogIsRecovered) {
     const u64 more = make_file(mount.files(), "more");
     // The chunks have all their blocks, and then holes again.
     for (u64 block = 0; block < 40; ++block) ASSERT_EQ(write_block(mount.files(), more, block, 1000), Status::ok);
-    empty(mount, more);
+    empty_file(mount, more);
     ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
     disk_->fill();
     while (synced < 30 && write_block(mount.files(), more, synced, 2000 + synced) == Status::ok) ++synced;
@@ -218,7 +205,7 @@ TEST_P(FullDisk, AMountKnowsThatItsFilesAreThin) {
   EXPECT_FALSE(mount.server().has_thin_files());
   const u64 removed = make_file(mount.files(), "removed");
   for (u64 block = 0; block < 100; ++block) ASSERT_EQ(write_block(mount.files(), removed, block, block), Status::ok);
-  empty(mount, removed);
+  empty_file(mount, removed);
   ASSERT_GT(mount.server().trimmer().trim_all().byte_count, 0u);
   EXPECT_TRUE(mount.server().has_thin_files());
 }

@@ -1,6 +1,5 @@
 // Memory of removed files returns to the system, existing data stays, and the space is available when it is needed.
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -25,18 +24,6 @@ class Trim : public ::testing::TestWithParam<const char*> {
     pool::make_pool(options);
     paths_ = options.device_paths;
   }
-  u64 allocated_bytes() const {
-    u64 sum = 0;
-    for (const std::string& path : paths_) {
-      struct stat status {};
-      EXPECT_EQ(::stat(path.c_str(), &status), 0);
-      sum += static_cast<u64>(status.st_blocks) * 512;
-    }
-    return sum;
-  }
-  static void empty(GrowthMount& mount, u64 inode) {
-    EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, inode, 0).status, Status::ok);
-  }
 
   std::vector<std::string> paths_;
 };
@@ -52,22 +39,22 @@ TEST_P(Trim, GivesMemoryOfRemovedFilesBack) {
     const u64 large = make_file(mount.files(), "large");
     room = fill_file(mount.files(), large, 0, 1000);
     ASSERT_GT(room, 100u);
-    const u64 full = allocated_bytes();
-    empty(mount, large);
+    const u64 full = allocated_bytes(paths_);
+    empty_file(mount, large);
     const maintenance::TrimReport report = mount.server().trimmer().trim_all();
     EXPECT_EQ(report.status, Status::ok);
     EXPECT_TRUE(report.is_complete);
     EXPECT_GE(report.byte_count, room * growth_write_bytes / 2);
-    EXPECT_LT(allocated_bytes(), full - report.byte_count / 2);
-    EXPECT_LT(allocated_bytes(), full / 2);
+    EXPECT_LT(allocated_bytes(paths_), full - report.byte_count / 2);
+    EXPECT_LT(allocated_bytes(paths_), full / 2);
     EXPECT_TRUE(has_blocks(mount.files(), kept, 20, 0));
     // As much fits as before, and the same again.
     for (u32 round = 0; round < 2; ++round) {
       EXPECT_EQ(fill_file(mount.files(), large, 0, 2000 + 1000 * round), room);
       EXPECT_TRUE(has_blocks(mount.files(), large, room, 2000 + 1000 * round));
-      empty(mount, large);
+      empty_file(mount, large);
       EXPECT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
-      EXPECT_LT(allocated_bytes(), full / 2);
+      EXPECT_LT(allocated_bytes(paths_), full / 2);
     }
     EXPECT_TRUE(has_blocks(mount.files(), kept, 20, 0));
     EXPECT_TRUE(mount.stop());
@@ -88,15 +75,15 @@ TEST_P(Trim, GivesBackWhatAFormerMountLeft) {
     ASSERT_EQ(write_block(mount.files(), kept, 0, 1), Status::ok);
     const u64 large = make_file(mount.files(), "large");
     fill_file(mount.files(), large, 0, 1000);
-    empty(mount, large);
+    empty_file(mount, large);
     EXPECT_TRUE(mount.stop());
   }
-  const u64 full = allocated_bytes();
+  const u64 full = allocated_bytes(paths_);
   {
     GrowthMount mount(paths_);
     const maintenance::TrimReport report = mount.server().trimmer().trim_all();
     EXPECT_EQ(report.status, Status::ok);
-    EXPECT_LT(allocated_bytes(), full / 2);
+    EXPECT_LT(allocated_bytes(paths_), full / 2);
     // No work is left.
     EXPECT_EQ(mount.server().trimmer().trim_all().byte_count, 0u);
     EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), 1, 1));
@@ -142,7 +129,7 @@ TEST_P(TrimAndShrink, GoTogether) {
   for (u64 block = 0; block < 20; ++block) ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
   const u64 large = make_file(mount.files(), "large");
   fill_file(mount.files(), large, 0, 1000);
-  empty(mount, large);
+  empty_file(mount, large);
   ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
   const std::vector<u32> chunks = mount.server().grower().chunks_on(3);
   ASSERT_FALSE(chunks.empty());

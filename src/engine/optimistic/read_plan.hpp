@@ -122,7 +122,7 @@ struct FoundPage {
 GPU4FS_FN inline FoundPage look_at_page(const ReaderContext& reader, const raid::PageLocation& location, u32 copy,
                                         const format::PageDescriptor* descriptor) {
   const raid::PeekedPage page = raid::peek_page(reader.engine->fs.space, location, copy);
-  const bool is_provable = !page.is_frame || reader.views->root.data_checksums != 0;
+  const bool is_provable = page.staged.device == nullptr || reader.views->root.data_checksums != 0;
   if (!GPU4FS_MUTANT(frame_believed, is_provable, true)) return {nullptr, descriptor, {}};
   return {page.memory, descriptor, page.memory == nullptr ? page.staged : device::StagedPage{}};
 }
