@@ -9,16 +9,11 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from plot_programs import load_plots  # noqa: E402
+
 PLOTS = os.path.join(os.environ["GPU4FS_SOURCE"], "bench", "plots", "nvme.py")
 SIZES = (512, 4096, 1 << 20)
-
-
-def load_plots():
-    sys.path.insert(0, os.path.dirname(PLOTS))  # as for a program
-    specification = importlib.util.spec_from_file_location("nvme_plots", PLOTS)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def row(name, unit, median):
@@ -70,7 +65,7 @@ class NvmePlots(unittest.TestCase):
             self.skipTest("there is no matplotlib")
 
     def test_lines_of_figures(self):
-        plots = load_plots()
+        plots = load_plots(PLOTS)
         data = plots.Data(self.result(all_rows() + [row("nvme-read-4k-host", "million/s", 1)]))
         for figure in plots.FIGURES:
             lines, missing = data.lines(figure)
@@ -81,11 +76,11 @@ class NvmePlots(unittest.TestCase):
         self.assertEqual([figure.number for figure in plots.FIGURES], [f"6.{i}" for i in range(1, 9)])
 
     def test_million_commands(self):
-        plots = load_plots()
+        plots = load_plots(PLOTS)
         self.assertEqual(plots.per_second(row("", "GB/s", 4.096), 4096), [1, 0.5, 2])
 
     def test_missing_lines_are_named(self):
-        plots = load_plots()
+        plots = load_plots(PLOTS)
         data = plots.Data(self.result(rate_rows("read", "mapped", 24)))
         found = {figure.number: data.lines(figure) for figure in plots.FIGURES}
         self.assertEqual([number for number, (lines, _) in found.items() if lines], ["6.5"])

@@ -12,6 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 from mounted_pool import in_own_namespace  # noqa: E402
+from plot_programs import load_plots  # noqa: E402
 
 PROGRAM = os.environ["GPU4FS"]
 PLOTS = os.path.join(os.environ["GPU4FS_SOURCE"], "bench", "plots", "trace.py")
@@ -24,13 +25,6 @@ FTRACE = "x-1 [000] ..... 1.000000: block_rq_issue: 8,0 {} 4096 () {} + 8 be,0,4
 
 def run(*words, **options):
     return subprocess.run([PROGRAM, "trace", *words], capture_output=True, text=True, timeout=120, **options)
-
-
-def load_plots():
-    specification = importlib.util.spec_from_file_location("trace_plots", PLOTS)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 class InFolder(unittest.TestCase):
@@ -244,7 +238,7 @@ class Plots(InFolder):
         return self.path("result.json")
 
     def test_shares_add_up(self):
-        plots = load_plots()
+        plots = load_plots(PLOTS)
         caches = plots.read_caches(self.result_file())
         shares = plots.kind_shares(caches)
         for place in range(len(caches)):
