@@ -112,6 +112,7 @@ vfio-check: setup-cpu setup-guest
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS) --target gpu4fs gpu4fs_nvme_vfio
 	GPU4FS_BUILD=build/release tests/nvme/vfio_test.py
+	GPU4FS_BUILD=build/release tests/nvme/vfio_pool_test.py
 
 # Wrong expressions in place of right ones; for each of them a test has to fail. ONLY: a regular expression of names.
 ONLY ?=

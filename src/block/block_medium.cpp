@@ -90,6 +90,15 @@ BlockMedium BlockMedium::adopt(int descriptor, const std::string& path, MediumOp
   medium.descriptor_ = descriptor;
   medium.read_only_ = options.read_only;
   medium.stack_ = std::move(options.stack);
+  if (options.drive != nullptr) {
+    medium.drive_ = std::move(options.drive);
+    medium.size_bytes_ = medium.drive_->size_bytes();
+    medium.logical_block_bytes_ = medium.drive_->block_bytes();
+    medium.is_direct_ = true;
+    medium.can_discard_ = !options.read_only && medium.drive_->can_discard();
+    if (options.lock) device::lock_medium(descriptor, path, options.read_only);
+    return medium;
+  }
   medium.find_size();
   if (options.lock) device::lock_medium(descriptor, path, options.read_only);
   medium.make_direct();
@@ -182,11 +191,13 @@ void BlockMedium::find_discard() {
 }
 
 int BlockMedium::flush() const {
+  if (drive_ != nullptr) return to_errno(drive_->flush());
   return error_of([&] { return ::fdatasync(descriptor_); });
 }
 
 int BlockMedium::discard(u64 offset, u64 length) const {
   if (!can_discard_) return EOPNOTSUPP;
+  if (drive_ != nullptr) return to_errno(drive_->discard(offset, length));
   if (is_block_device_) {
     u64 range[2] = {offset, length};
     return error_of([&] { return ::ioctl(descriptor_, BLKDISCARD, range); });
@@ -199,6 +210,7 @@ int BlockMedium::discard(u64 offset, u64 length) const {
 
 int BlockMedium::write_zeroes(u64 offset, u64 length) const {
   int error = 0;
+  if (drive_ != nullptr) return to_errno(drive_->write_zeroes(offset, length));
   if (is_block_device_) {
     u64 range[2] = {offset, length};
     error = error_of([&] { return ::ioctl(descriptor_, BLKZEROOUT, range); });
@@ -228,6 +240,7 @@ BlockMedium& BlockMedium::operator=(BlockMedium&& other) noexcept {
   can_discard_ = other.can_discard_;
   discard_units_ = other.discard_units_;
   stack_ = std::move(other.stack_);
+  drive_ = std::move(other.drive_);
   return *this;
 }
 
@@ -238,6 +251,7 @@ BlockMedium::~BlockMedium() {
 void BlockMedium::release() noexcept {
   if (descriptor_ >= 0) ::close(descriptor_);
   descriptor_ = -1;
+  drive_.reset();
 }
 
 }  // namespace gpu4fs::block

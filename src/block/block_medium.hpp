@@ -20,6 +20,7 @@
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "device/device_types.hpp"
+#include "device/host_drive.hpp"
 #include "device/medium_file.hpp"
 
 namespace gpu4fs::block {
@@ -43,6 +44,8 @@ struct MediumOptions {
   bool read_only = false;
   bool lock = true;  // false: the caller has claimed and locked the medium
   std::shared_ptr<device::DeviceStack> stack = nullptr;
+  // The descriptor stands for this drive, which is accessed by its functions.
+  std::shared_ptr<device::HostDrive> drive = nullptr;
   ssize_t (*read)(int descriptor, void* memory, size_t bytes, off_t offset) = ::pread;  // of the first read; for tests
 };
 
@@ -75,7 +78,8 @@ class BlockMedium {
   // The part of the range that the medium can forget: whole units, which the kernel names for a block device
   // (discard_granularity and discard_alignment). The length may be 0.
   ByteRange discardable(u64 offset, u64 length) const { return discard_units_.inside(offset, length); }
-  device::DeviceStack* stack() const { return stack_.get(); }  // null: none
+  device::DeviceStack* stack() const { return stack_.get(); }                 // null: none
+  const std::shared_ptr<device::HostDrive>& drive() const { return drive_; }  // null: a file or a block device
 
   // These return 0 or an errno; any thread. The range lies in the medium and consists of whole pages.
   int flush() const;
@@ -101,6 +105,7 @@ class BlockMedium {
   bool can_discard_ = false;
   DiscardUnits discard_units_{page_size, 0};
   std::shared_ptr<device::DeviceStack> stack_;
+  std::shared_ptr<device::HostDrive> drive_;
 };
 
 }  // namespace gpu4fs::block

@@ -270,11 +270,25 @@ int Controller::transfer(RequestGroup* group, const BlockMedium& used) {
   return 0;
 }
 
+// Of a drive that this process drives itself.
+int Controller::transfer_by_drive(const RequestGroup& group, device::HostDrive& drive) {
+  u64 offset = group.offset;
+  for (const iovec& part : group.parts) {
+    const Status status = group.operation == IoOperation::read ? drive.read(offset, part.iov_base, part.iov_len)
+                                                               : drive.write(offset, part.iov_base, part.iov_len);
+    if (status != Status::ok) return to_errno(status);
+    offset += part.iov_len;
+  }
+  return 0;
+}
+
 int Controller::carry_out(RequestGroup* group) {
   const BlockMedium* const used = medium(group->device);
   GPU4FS_CHECK(used != nullptr);
   if (used->stack() != nullptr) return carry_out_stacked(*group, *used);
-  if (device::moves_bytes(group->operation)) return transfer(group, *used);
+  if (device::moves_bytes(group->operation)) {
+    return used->drive() != nullptr ? transfer_by_drive(*group, *used->drive()) : transfer(group, *used);
+  }
   int error = 0;
   switch (group->operation) {
     case IoOperation::flush:

@@ -168,6 +168,7 @@ class Controller {
   void note_error(const RequestGroup& group, int error);
   void note_text(u32 device, const std::string& text);
   int transfer(RequestGroup* group, const BlockMedium& medium);
+  static int transfer_by_drive(const RequestGroup& group, device::HostDrive& drive);
 
   device::IoQueueShared& shared_;
   ControllerOptions options_;

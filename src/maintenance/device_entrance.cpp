@@ -82,11 +82,15 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   if (descriptor < 0)
     throw pool::PoolError(Status::io_error, fmt::format("{}: {}", entrant.file.path(), std::strerror(errno)));
   device::MappedFile mapped = device::MappedFile::adopt(
-      descriptor, entrant.file.path(), {.read_only = false, .lock = true, .stack = entrant.file.stack()});
+      descriptor, entrant.file.path(),
+      {.read_only = false, .lock = true, .stack = entrant.file.stack(), .drive = entrant.file.drive()});
   const device::GpuRegistration registration = mapped.gpu_registration();
   const bool is_registered = mounted_.setup.gpu != nullptr && !mounted_.setup.accesses_directly(mapped);
   if (is_registered && !registration.possible) throw pool::PoolError(Status::gpu_error, registration.reason);
   const bool is_direct = mounted_.setup.accesses_directly(mapped);
+  if (mapped.drive() != nullptr && (mounted_.setup.direct == nullptr || !mounted_.setup.direct->has_bus())) {
+    throw pool::PoolError(Status::not_supported, session::DirectMedia::no_bus_text(mapped.path()));
+  }
   try {
     if (is_direct) mounted_.setup.direct->require_room(mapped.path());
   } catch (const device::DeviceError& error) {

@@ -103,7 +103,7 @@ bool ControllerSession::recover(u64 seen, bool may_reset) {
   if (reset_count() != seen && may_reset) return true;
   quiesce_once();
   const Failure failure = failure_of(controller_.state());
-  if (may_reset && is_curable(failure)) {
+  if (may_reset && load<Order::acquire, Scope::engine>(&may_reset_) != 0 && is_curable(failure)) {
     try {
       controller_.restart();
       store<Order::release, Scope::engine>(&reset_count_, seen + 1);
@@ -191,7 +191,7 @@ SubmissionEntry BlockIo::command(IoOpcode opcode, u64 offset, u64 length) const 
 }
 
 u32 BlockIo::next_queue() {
-  return fetch_add<Order::relaxed, Scope::engine>(&turn_, 1) % session_.controller().queue_count();
+  return fetch_add<Order::relaxed, Scope::engine>(&turn_, 1) % session_.queue_count();
 }
 
 Status BlockIo::transfer(IoOpcode opcode, const Buffer& buffer, u64 offset, u64 length, u32 flags) {

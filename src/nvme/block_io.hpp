@@ -27,10 +27,17 @@ namespace gpu4fs::nvme {
 // Resets of one controller, shared by all its namespaces.
 class ControllerSession {
  public:
-  // `controller` outlives this.
-  explicit ControllerSession(Controller& controller) : controller_(controller) {}
+  // `controller` outlives this. `queue_count`: the first ones, which are used; 0: all.
+  explicit ControllerSession(Controller& controller, u32 queue_count = 0)
+      : controller_(controller), queue_count_(queue_count != 0 ? queue_count : controller.queue_count()) {}
 
   Controller& controller() { return controller_; }
+  u32 queue_count() const { return queue_count_; }
+
+  // While others use the controller's other queues there are no resets: a failure loses the device at once.
+  void allow_resets(bool may_reset) { store<Order::release, Scope::engine>(&may_reset_, may_reset ? 1u : 0u); }
+  // Ends the controller's DMA if nobody has, after a failure. Any thread.
+  void quiesce() { quiesce_once(); }
 
   // Submits the command, waits for its outcome, and repeats it once after a reset. Any thread.
   Status execute(u32 queue_index, const SubmissionEntry& command);
@@ -49,6 +56,8 @@ class ControllerSession {
   bool recover(u64 seen, bool may_reset);
 
   Controller& controller_;
+  u32 queue_count_;
+  u32 may_reset_ = 1;         // atomic
   std::shared_mutex in_use_;  // exclusive: the queues are made new
   std::mutex quiescing_;
   u64 reset_count_ = 0;

@@ -60,6 +60,10 @@ Controller::Controller(RegisterAccess& registers, DmaMemory& memory, const Contr
 }
 
 Controller::~Controller() {
+  shut_down();
+}
+
+void Controller::shut_down() {
   if (failure_of(state_) == Failure::none) {
     const u32 cc = registers_.read_32(offset_of(Register::cc));
     registers_.write_32(offset_of(Register::cc), (cc & ~cc_shutdown_mask) | cc_shutdown_normal);
@@ -84,6 +88,10 @@ Failure Controller::look_at_status() {
   const u32 csts = registers_.read_32(offset_of(Register::csts));
   if (csts == register_of_absent) return Failure::absent;
   return (csts & csts_fatal) != 0 ? Failure::fatal_status : Failure::none;
+}
+
+bool Controller::is_ready() {
+  return (registers_.read_32(offset_of(Register::csts)) & csts_ready) != 0;
 }
 
 // CC.EN, and waits until CSTS.RDY follows (NVM Express Base Specification 2.0, clause 3.5).

@@ -48,6 +48,8 @@ class Controller {
   VirtualQueue& queue(u32 index) { return queues_[index]->queue; }
   ControllerState& state() { return state_; }
 
+  // Shuts the drive down if it still answers, so that it writes its cache, and quiesces it. Nothing is outstanding.
+  void shut_down();
   // Ends all DMA and makes the controller quiet, after a failure. Lanes may poll meanwhile: they get the outcomes of
   // what was left.
   void quiesce();
@@ -60,8 +62,10 @@ class Controller {
   bool abort(u16 queue_id, u16 command_id);
   // Turns the volatile write cache on or off. False: the controller refuses.
   bool set_write_cache(bool is_on);
-  // CSTS: the failure that the registers show, none if all is well.
+  // CSTS: the failure that the registers show, none if all is well. A controller that was reset by others does not
+  // show one: it is not ready (is_ready()).
   Failure look_at_status();
+  bool is_ready();
 
  private:
   struct QueuePair {

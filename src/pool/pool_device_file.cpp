@@ -17,9 +17,11 @@
 #include <utility>
 
 #include "base/bits.hpp"
+#include "base/check.hpp"
 #include "base/limits.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "device/stack/device_stack.hpp"
+#include "nvme/held_drive.hpp"
 #include "pool/block_devices.hpp"
 #include "pool/lock_holder.hpp"
 #include "pool/lock_wait.hpp"
@@ -76,6 +78,7 @@ DeviceFile& DeviceFile::operator=(DeviceFile&& other) noexcept {
   std::swap(inode_number_, other.inode_number_);
   std::swap(regular_, other.regular_);
   std::swap(stack_, other.stack_);
+  std::swap(drive_, other.drive_);
   return *this;
 }
 
@@ -127,6 +130,7 @@ DeviceFile DeviceFile::open(const std::string& text, Access access, Locking lock
 DeviceFile DeviceFile::open_now(const std::string& text, Access access, Locking locking) {
   const device::DeviceSpec spec = parse_device(text);
   if (spec.is_null()) return open_null(spec);
+  if (spec.is_drive()) return open_drive(spec, access, locking);
   refuse_own(spec);
   const std::string& path = spec.path;
   const bool writable = access == Access::read_write;
@@ -145,8 +149,27 @@ DeviceFile DeviceFile::open_now(const std::string& text, Access access, Locking 
   return file;
 }
 
+DeviceFile DeviceFile::open_drive(const device::DeviceSpec& spec, Access access, Locking locking) {
+  std::shared_ptr<device::HostDrive> drive;
+  try {
+    drive = nvme::open_drive_namespace(spec.drive_address, spec.drive_namespace);
+  } catch (const nvme::DriveOpenError& error) {
+    if (error.status() == Status::already_mounted) throw DeviceInUse(error.what(), error.is_being_released());
+    throw PoolError(error.status(), error.what());
+  }
+  const bool writable = access == Access::read_write;
+  const int fd = drive->open_stand_in(!writable);
+  if (fd < 0) fail(spec.path, "cannot open", errno);
+  DeviceFile file(fd, spec.path);
+  file.drive_ = std::move(drive);
+  file.inspect();
+  if (locking != Locking::none) file.lock(writable);
+  return file;
+}
+
 DeviceFile DeviceFile::create(const std::string& text, u64 size_bytes) {
   const device::DeviceSpec spec = parse_device(text);
+  GPU4FS_CHECK(!spec.is_drive());
   const std::string& path = spec.path;
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) fail(path, "cannot create", errno);
@@ -198,6 +221,11 @@ void DeviceFile::inspect() {
   regular_ = S_ISREG(state.st_mode);
   device_number_ = regular_ ? state.st_dev : state.st_rdev;
   inode_number_ = regular_ ? state.st_ino : 0;
+  if (drive_ != nullptr) {
+    regular_ = false;
+    medium_bytes_ = size_bytes_ = drive_->size_bytes();
+    return;
+  }
   const off_t end = ::lseek(fd_, 0, SEEK_END);
   if (end < 0) fail(path_, "cannot find the size", errno);
   medium_bytes_ = static_cast<u64>(end);
@@ -241,6 +269,15 @@ void DeviceFile::read_at(u64 offset, void* data, std::size_t length) const {
 void DeviceFile::read_medium(u64 offset, void* data, std::size_t length) const {
   auto* to = static_cast<u8*>(data);
   if (fd_ < 0) throw PoolError(Status::no_device, fmt::format("{}: is not there", path_));
+  if (drive_ != nullptr) {
+    const Status status = drive_->read(offset, data, length);
+    if (status == Status::ok) return;
+    if (status == Status::out_of_range) {
+      throw PoolError(Status::io_error, fmt::format("{}: ends before byte {}", path_, offset + length));
+    }
+    throw PoolError(Status::io_error,
+                    fmt::format("{}: cannot read {} bytes at {}: {}", path_, length, offset, status_text(status)));
+  }
   while (length > 0) {
     const ssize_t count = ::pread(fd_, to, length, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
@@ -268,6 +305,13 @@ void DeviceFile::write_medium(u64 offset, const void* data, std::size_t length) 
   if (huge_page_bytes_ != 0) {
     write_mapped(offset, data, length);
     return;
+  }
+  if (drive_ != nullptr) {
+    if ((::fcntl(fd_, F_GETFL) & O_ACCMODE) == O_RDONLY) fail(path_, "is open for reading", EBADF);
+    const Status status = drive_->write(offset, data, length);
+    if (status == Status::ok) return;
+    throw PoolError(Status::io_error,
+                    fmt::format("{}: cannot write {} bytes at {}: {}", path_, length, offset, status_text(status)));
   }
   const auto* from = static_cast<const u8*>(data);
   while (length > 0) {
@@ -328,6 +372,11 @@ void DeviceFile::free_blocks() {
 
 void DeviceFile::flush() {
   if (stack_ != nullptr && stack_->begin_flush() != Status::ok) fail(path_, "cannot flush", EIO);
+  if (drive_ != nullptr) {
+    const Status status = drive_->flush();
+    if (status == Status::ok) return;
+    throw PoolError(Status::io_error, fmt::format("{}: cannot flush: {}", path_, status_text(status)));
+  }
   // hugetlbfs answers EINVAL: it is memory and needs no flush.
   if (::fsync(fd_) != 0 && !(huge_page_bytes_ != 0 && errno == EINVAL)) {
     fail(path_, "cannot flush", errno);

@@ -1,5 +1,5 @@
-// One member of a pool as a file: a regular file (disk, tmpfs, hugetlbfs) or a block device,
-// opened, locked and measured.
+// One member of a pool as a file: a regular file (disk, tmpfs, hugetlbfs), a block device or an NVMe drive that this
+// process drives itself, opened, locked and measured.
 //
 // While a DeviceFile opened for writing lives, no other open of this library succeeds on the same
 // file, in any process; readers exclude writers only (flock). All failures are PoolErrors that name
@@ -11,6 +11,9 @@
 //
 // Every path may have a stack of layers (device/stack/stack_spec.hpp); reads and writes then go through the stack. A
 // device `null=SIZE:` is memory of its own.
+//
+// A drive `nvme:ADDRESS` is opened by VFIO, which one process at a time can do, also for reading. Its file is empty and
+// has the lock; its bytes are read and written by the driver (nvme/held_drive.hpp).
 #pragma once
 
 #include <sys/types.h>
@@ -21,6 +24,7 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "device/host_drive.hpp"
 #include "device/stack/stack_spec.hpp"
 
 namespace gpu4fs::pool {
@@ -54,6 +58,8 @@ class DeviceFile {
   const std::string& path() const { return path_; }  // without its stack
   // Null if it has none.
   const std::shared_ptr<device::DeviceStack>& stack() const { return stack_; }
+  // Null if it is a file or a block device.
+  const std::shared_ptr<device::HostDrive>& drive() const { return drive_; }
   u64 size_bytes() const { return size_bytes_; }
   bool is_regular() const { return regular_; }
   // With a rest of a block device that is no whole page.
@@ -85,6 +91,7 @@ class DeviceFile {
   DeviceFile(int fd, std::string path);
   static DeviceFile open_now(const std::string& text, Access access, Locking locking);
   static DeviceFile open_null(const device::DeviceSpec& spec);
+  static DeviceFile open_drive(const device::DeviceSpec& spec, Access access, Locking locking);
   static void refuse_busy(const std::string& path);
   void put_under(const device::DeviceSpec& spec);
   void inspect();
@@ -101,6 +108,7 @@ class DeviceFile {
   ino_t inode_number_ = 0;
   bool regular_ = false;
   std::shared_ptr<device::DeviceStack> stack_;
+  std::shared_ptr<device::HostDrive> drive_;
 };
 
 // As device::parse_device_spec and absolute_device, but with PoolErrors.

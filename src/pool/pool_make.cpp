@@ -187,7 +187,7 @@ std::vector<Candidate> check_devices(const MakePoolOptions& options) {
       }
     }
     struct stat state {};
-    const bool missing = ::stat(path.c_str(), &state) != 0 && errno == ENOENT;
+    const bool missing = !spec.is_drive() && ::stat(path.c_str(), &state) != 0 && errno == ENOENT;
     candidates.push_back(missing ? check_missing(text, options) : check_existing(text, options));
   }
   return candidates;

@@ -52,8 +52,11 @@ bool is_same_place(const std::string& a, const std::string& b) {
   return canonical_path(a) == canonical_path(b) || (number != 0 && number == block_device_number(b));
 }
 
-// Where a member like `path` may be: the files in its folder; of a block device all block devices.
+// Where a member like `path` may be: the files in its folder; of a block device all block devices; of a drive that
+// gpu4fs drives itself nowhere.
 std::vector<std::string> list_candidates(const std::string& path) {
+  // Each drive would have to be taken into use and reset.
+  if (path.starts_with(device::drive_prefix)) return {};
   if (block_device_number(path) != 0) return list_block_devices();
   std::vector<std::string> candidates;
   std::error_code error;

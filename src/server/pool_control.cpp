@@ -90,6 +90,13 @@ std::string device_uuid(const pool::OpenedDevice& device) {
   return to_text(uuid);
 }
 
+const char* access_name(const session::EngineSetup& setup, u32 index) {
+  if (setup.files[index].is_mapped()) return "mapped";
+  if (setup.files[index].drive() != nullptr) return "nvme";
+  const bool is_emulated = setup.direct != nullptr && setup.direct->has_drives() && !setup.direct->has_bus();
+  return is_emulated ? "emulated" : "direct";
+}
+
 void add_devices(JsonWriter& json, const ControlContext& context, const session::PoolHealth& health) {
   json.begin_array("devices");
   for (u32 i = 0; i < context.mounted.setup.files.size(); ++i) {
@@ -106,8 +113,7 @@ void add_devices(JsonWriter& json, const ControlContext& context, const session:
     json.add("write_errors", health.record.write_errors[i]);
     const bool is_mapped = context.mounted.setup.files[i].is_mapped();
     json.add("flush_errors", is_mapped ? context.upcalls.flush_errors(i) : u64{health.record.flush_errors[i]});
-    const session::DirectMedia* const direct = context.mounted.setup.direct.get();
-    json.add("access", is_mapped ? "mapped" : direct != nullptr && direct->has_drives() ? "emulated" : "direct");
+    json.add("access", access_name(context.mounted.setup, i));
     json.end();
   }
   json.end();

@@ -38,10 +38,23 @@ DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memor
       media_(device_count_max) {}
 
 void DirectMedia::use_drives(EngineAllocator& allocator, EngineAllocator& shared, u32 device_count,
-                             EmulatedDriveOptions options) {
+                             EmulatedDriveOptions options, const nvme::EngineMemory* bus) {
   GPU4FS_CHECK(drives_ == nullptr && controller_ == nullptr);
-  drives_ = std::make_unique<EmulatedDrives>(DriveMemorySource{allocator, shared, producer_can_wake_},
+  has_bus_ = bus != nullptr;
+  drives_ = std::make_unique<EmulatedDrives>(DriveMemorySource{allocator, shared, producer_can_wake_, bus},
                                              ServedIoQueue{queue_, slot_count}, device_count, std::move(options));
+}
+
+std::string DirectMedia::no_bus_text(const std::string& path) {
+  return fmt::format(
+      "{}: gpu4fs drives it itself; a mounted pool takes such a device only if it has one already, and with the CPU "
+      "engine ('gpu4fs nvme give-back' makes it a disk)",
+      path);
+}
+
+void DirectMedia::refuse_drive(const device::MappedFile& file, const DirectMedia* media) {
+  if (file.drive() == nullptr || (media != nullptr && media->has_bus())) return;
+  throw device::DeviceError(no_bus_text(file.path()), 0);
 }
 
 bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
@@ -49,6 +62,7 @@ bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
   switch (file.medium()) {
     case device::MediumKind::file:
     case device::MediumKind::block:
+    case device::MediumKind::drive:
       return true;
     case device::MediumKind::tmpfs:
       return everywhere;
@@ -60,7 +74,8 @@ bool DirectMedia::serves(const device::MappedFile& file, bool everywhere) {
 std::unique_ptr<DirectMedia::Medium> DirectMedia::open(device::MappedFile& file) {
   GPU4FS_CHECK(serves(file, true));
   auto medium = std::make_unique<block::BlockMedium>(block::BlockMedium::adopt(
-      duplicate(file), file.path(), {.read_only = file.read_only(), .lock = false, .stack = file.stack()}));
+      duplicate(file), file.path(),
+      {.read_only = file.read_only(), .lock = false, .stack = file.stack(), .drive = file.drive()}));
   file.unmap();
   return medium;
 }
@@ -79,6 +94,7 @@ void DirectMedia::require_room(const std::string& path) const {
 }
 
 DirectMedia::Prepared DirectMedia::prepare(u32 device, device::MappedFile& file) {
+  refuse_drive(file, this);
   Prepared prepared{open(file), {nullptr, {drives_.get()}}};
   if (drives_ != nullptr) prepared.drive = drives_->take(device, *prepared.medium);
   return prepared;

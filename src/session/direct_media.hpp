@@ -33,8 +33,14 @@ class DirectMedia {
   DirectMedia& operator=(const DirectMedia&) = delete;
 
   // Before the first medium: all media will be behind drives of this kind. `shared`: memory that threads of the host
-  // access too; `device_count`: how many there are now.
-  void use_drives(EngineAllocator& allocator, EngineAllocator& shared, u32 device_count, EmulatedDriveOptions options);
+  // access too; `device_count`: how many there are now; `bus`: of `shared`, if some devices are drives on the bus.
+  void use_drives(EngineAllocator& allocator, EngineAllocator& shared, u32 device_count, EmulatedDriveOptions options,
+                  const nvme::EngineMemory* bus = nullptr);
+
+  // Why a drive on the bus at `path` cannot become a device if has_bus() is false.
+  static std::string no_bus_text(const std::string& path);
+  // DeviceError: the file is a drive on the bus, and `media` (null: none) cannot use it.
+  static void refuse_drive(const device::MappedFile& file, const DirectMedia* media);
 
   // Whether a controller accesses the medium. `everywhere`: files on tmpfs too. hugetlbfs has no calls that write, and
   // anonymous memory has no file.
@@ -89,6 +95,8 @@ class DirectMedia {
   // What serves the queue: one line for people.
   std::string describe() const { return controller_->describe() + remarks_; }
   bool has_drives() const { return drives_ != nullptr; }
+  // Whether devices can be drives on the bus.
+  bool has_bus() const { return has_bus_; }
   block::IoStatistics statistics() const { return controller_->statistics(); }
   // CPU time of the threads that serve the queue.
   double cpu_seconds() const { return controller_->cpu_seconds(); }
@@ -99,6 +107,7 @@ class DirectMedia {
   device::IoQueue* queue_;
   device::IoQueueShared* shared_;
   bool producer_can_wake_;
+  bool has_bus_ = false;
   std::vector<std::unique_ptr<block::BlockMedium>> media_;    // by device, null: it is mapped
   std::vector<std::unique_ptr<block::BlockMedium>> retired_;  // of devices that were replaced
   std::unique_ptr<EmulatedDrives> drives_;                    // null: the controller serves the queue

@@ -19,6 +19,8 @@
 #include "base/group.hpp"
 #include "base/mutant.hpp"
 #include "base/racy_access.hpp"
+#include "device/drives/drive_commands.hpp"
+#include "device/drives/drive_requests.hpp"
 #include "device/medium_file.hpp"
 #include "device/nvme/drive/io_commands.hpp"
 #include "device/queue/io_consumer.hpp"
@@ -95,13 +97,14 @@ u64 shared_bytes_of_drive(const EmulatedDriveOptions& options) {
 
 // Carries out commands: a drive for device/nvme/drive/io_commands.hpp. One thread.
 struct EmulatedDrives::Medium {
-  // The engine's addresses are the bus addresses.
+  // The engine's addresses are the bus addresses, or differ by this from them.
   struct Bus {
-    u8* at(u64 bus_address, u64 /*bytes*/) const { return reinterpret_cast<u8*>(bus_address); }
+    u64 offset;
+    u8* at(u64 bus_address, u64 /*bytes*/) const { return reinterpret_cast<u8*>(bus_address - offset); }
   };
 
-  Medium(std::atomic<block::Controller*>& backend, u32 device, const block::BlockMedium& medium)
-      : backend_(backend), device_(device), block_count_(medium.size_bytes() / block_bytes) {
+  Medium(std::atomic<block::Controller*>& backend, u32 device, const block::BlockMedium& medium, u64 bus_offset)
+      : backend_(backend), bus_{bus_offset}, device_(device), block_count_(medium.size_bytes() / block_bytes) {
     limits_.has_zeroes = true;
     limits_.has_deallocate = medium.can_discard();
     // Files on disk and disks are accessed by calls: a page that cannot be read is an error then, and not a signal.
@@ -119,7 +122,7 @@ struct EmulatedDrives::Medium {
   }
 
   const nvme::IoLimits& limits() const { return limits_; }
-  Bus bus() const { return {}; }
+  Bus bus() const { return bus_; }
   bool find(u32 id, nvme::DriveNamespace& space) const {
     space = {1, block_bytes, block_count_};
     return id == 1;
@@ -161,6 +164,7 @@ struct EmulatedDrives::Medium {
   }
 
   std::atomic<block::Controller*>& backend_;
+  Bus bus_;
   u32 device_;
   u64 block_count_;
   nvme::IoLimits limits_{};
@@ -174,6 +178,12 @@ struct EmulatedDrives::Bay {
   device::BuiltDrive built;
   std::unique_ptr<nvme::ServedDrive> drive;
   std::unique_ptr<Medium> medium;  // null: no device has the drive
+  // A drive on the bus in place of the emulated one, which is not used then.
+  std::shared_ptr<nvme::HeldDrive> held;
+  nvme::NamespaceInfo space;
+  bool read_only = false;
+  bool is_attached = false;
+  std::atomic<u64> next_look_ns{0};
 };
 
 bool choose_drives(const std::string& text, EmulatedDriveOptions* options) {
@@ -190,12 +200,13 @@ const char* emulated_drive_names() {
 
 EmulatedDrives::EmulatedDrives(const DriveMemorySource& memory, const ServedIoQueue& queue, u32 device_count,
                                EmulatedDriveOptions options)
-    : allocator_(memory.allocator), is_host_(memory.is_host), options_(std::move(options)) {
+    : allocator_(memory.allocator), is_host_(memory.is_host), options_(std::move(options)), queue_(queue.queue) {
+  if (memory.bus != nullptr) bus_ = *memory.bus;
   const u32 processors = std::max(1u, std::thread::hardware_concurrency());
   thread_count_ = std::min(
       {std::max(1u, processors / processors_per_thread), std::max(1u, device_count), u32{device::io_consumer_max}});
   const u32 drive_count = device_count + options_.spare_count;
-  Pieces pieces(memory.shared, u64{drive_count} * shared_bytes_of_drive(options_));
+  Pieces pieces(memory.shared, shared_bytes(device_count, options_));
   device::DriveSetup setup;
   setup.has_zeroes = true;
   setup.command_timeout_ns = options_.command_timeout_ns;
@@ -212,14 +223,27 @@ EmulatedDrives::EmulatedDrives(const DriveMemorySource& memory, const ServedIoQu
     bays_.push_back(std::move(bay));
   }
   // Everything that the engine names has a bus address; frames and pages of workers are what it names.
-  const device::DriveSet image = device::drive_set_image(memory.shared, queue.slot_count, {{nullptr, ~u64{0}, 0}});
+  device::DriveMemory reached{nullptr, ~u64{0}, 0};
+  if (bus_) reached = {bus_->pages, bus_->bytes, bus_->bus_address};
+  device::DriveSet image = device::drive_set_image(memory.shared, queue.slot_count, {reached});
+  image.lists_bus_address =
+      device::detail::bus_address_of(image, image.lists, queue.slot_count * device::drive_list_bytes);
   void* const place = allocator_.allocate(sizeof(device::DriveSet), cache_line);
   allocator_.copy_in(place, &image, sizeof(image));
   set_ = static_cast<device::DriveSet*>(place);
   allocator_.copy_in(&queue.queue->drives, &set_, sizeof(set_));
 }
 
-EmulatedDrives::~EmulatedDrives() = default;
+// Drives on the bus reach no memory of the engine any more when it is given back.
+EmulatedDrives::~EmulatedDrives() {
+  for (const auto& bay : bays_) {
+    if (bay->is_attached) bay->held->detach(*bus_);
+  }
+}
+
+u64 EmulatedDrives::shared_bytes(u32 device_count, const EmulatedDriveOptions& options) {
+  return u64{device_count + options.spare_count} * shared_bytes_of_drive(options);
+}
 
 void EmulatedDrives::publish(u32 device, device::Drive* drive) {
   connected_ |= u64{1} << device;
@@ -242,7 +266,8 @@ void EmulatedDrives::require_one(const std::string& path) const {
 
 EmulatedDrives::FreeBay EmulatedDrives::take(u32 device, const block::BlockMedium& medium) {
   GPU4FS_CHECK_LT(device, device_count_max);
-  auto carried = std::make_unique<Medium>(backend_, device, medium);
+  const u64 bus_offset = bus_ ? bus_->bus_address - reinterpret_cast<u64>(bus_->pages) : 0;
+  auto carried = medium.drive() == nullptr ? std::make_unique<Medium>(backend_, device, medium, bus_offset) : nullptr;
   FreeBay bay(nullptr, GiveBack{this});
   while (bay == nullptr) {
     require_one(medium.path());
@@ -250,6 +275,10 @@ EmulatedDrives::FreeBay EmulatedDrives::take(u32 device, const block::BlockMediu
     if (free_.empty()) continue;
     bay.reset(free_.back());
     free_.pop_back();
+  }
+  if (carried == nullptr) {
+    attach(*bay, medium);
+    return bay;
   }
   // Nobody uses the drive before the engine knows it.
   device::Drive* const drive = bay->built.drive;
@@ -266,7 +295,46 @@ EmulatedDrives::FreeBay EmulatedDrives::take(u32 device, const block::BlockMediu
   return bay;
 }
 
+void EmulatedDrives::attach(Bay& bay, const block::BlockMedium& medium) {
+  const auto* const space = dynamic_cast<const nvme::HeldNamespace*>(medium.drive().get());
+  if (space == nullptr || !bus_) {
+    device::fail_medium(medium.path(), "this mount has no drives that gpu4fs drives itself, and cannot get one", 0);
+  }
+  try {
+    space->drive()->attach(*bus_);
+  } catch (const std::runtime_error& error) {
+    device::fail_medium(medium.path(), error.what(), 0);
+  }
+  bay.held = space->drive();
+  bay.space = space->info();
+  bay.read_only = medium.read_only();
+  bay.is_attached = true;
+}
+
+// The engine does not know the drive yet.
+void EmulatedDrives::place_on_bus(Bay& bay) {
+  nvme::Controller& controller = bay.held->controller();
+  device::DriveSetup setup;
+  setup.block_count = bay.space.block_count;
+  setup.namespace_id = bay.space.id;
+  setup.block_bytes = bay.space.block_bytes;
+  setup.transfer_bytes_max = controller.info().transfer_bytes_max;
+  setup.has_zeroes = controller.info().has_write_zeroes;
+  setup.has_deallocate = controller.info().has_dataset_management;
+  setup.read_only = bay.read_only;
+  setup.command_timeout_ns = options_.command_timeout_ns;
+  device::Drive image = device::drive_image(setup);
+  image.controller = &controller.state();
+  image.signal = bay.built.signal;
+  image.queue_count = std::min(bay.held->engine_queue_count(), device::drive_queue_max);
+  for (u32 i = 0; i < image.queue_count; ++i) image.queues[i] = &bay.held->engine_queue(i);
+  allocator_.copy_in(bay.built.drive, &image, sizeof(image));
+}
+
 void EmulatedDrives::give_back(Bay* bay) noexcept {
+  if (bay->is_attached) bay->held->detach(*bus_);
+  bay->is_attached = false;
+  bay->held.reset();
   bay->drive->set_carry_out(nullptr);
   if (GPU4FS_MUTANT(drive_medium_kept, true, false)) bay->medium.reset();
   const std::lock_guard guard(free_mutex_);
@@ -277,6 +345,7 @@ void EmulatedDrives::connect(u32 device, FreeBay bay) {
   GPU4FS_CHECK_LT(device, device_count_max);
   GPU4FS_CHECK(bay != nullptr && by_device_[device].load(std::memory_order_relaxed) == nullptr);
   Bay* const connected = bay.release();
+  if (connected->held != nullptr) place_on_bus(*connected);
   by_device_[device].store(connected, std::memory_order_release);
   publish(device, connected->built.drive);
 }
@@ -288,6 +357,12 @@ void EmulatedDrives::disconnect(u32 device) {
   const bool failed = has_failed(device);
   publish(device, nullptr);
   by_device_[device].store(nullptr, std::memory_order_release);
+  if (bay->held != nullptr) {
+    // Its queues stay, because somebody may be looking at them.
+    bay->is_attached = false;
+    bay->held->detach(*bus_);
+    return bay->held->give_up_if_unused();
+  }
   if (!failed) return give_back(bay);
   // It never works again.
   bay->drive->stop();
@@ -297,7 +372,9 @@ void EmulatedDrives::disconnect(u32 device) {
 
 bool EmulatedDrives::has_failed(u32 device) const {
   const Bay* const bay = by_device_[device].load(std::memory_order_acquire);
-  return bay != nullptr && load<Order::acquire, Scope::system>(&bay->built.signal->failure) != 0;
+  if (bay == nullptr) return false;
+  if (bay->held != nullptr) return bay->held->failure() != nvme::Failure::none;
+  return load<Order::acquire, Scope::system>(&bay->built.signal->failure) != 0;
 }
 
 void EmulatedDrives::start(device::IoQueueShared& shared, block::Controller& backend, EngineWatch watch) {
@@ -310,6 +387,10 @@ void EmulatedDrives::start(device::IoQueueShared& shared, block::Controller& bac
 }
 
 std::string EmulatedDrives::describe() const {
+  if (bus_) {
+    return fmt::format("NVMe drives driven by this engine, watched by {} host thread{}", thread_count(),
+                       thread_count() == 1 ? "" : "s");
+  }
   return fmt::format("emulated NVMe drives ({}), {} queues of {} each, served by {} host thread{}", options_.name,
                      options_.queue_count, options_.queue_depth, thread_count(), thread_count() == 1 ? "" : "s");
 }
@@ -329,12 +410,41 @@ void EmulatedDrives::answer_failure(Bay& bay) {
   announce();
 }
 
+void EmulatedDrives::answer_failure_on_bus(Bay& bay) {
+  device::DriveSignal& signal = *bay.built.signal;
+  const nvme::Failure failure = bay.held->failure();
+  if (failure == nvme::Failure::none || load<Order::relaxed, Scope::system>(&signal.is_quiet) != 0) return;
+  store<Order::relaxed, Scope::system>(&signal.failure, static_cast<u32>(failure));
+  bay.held->give_up();
+  store<Order::release, Scope::system>(&signal.is_quiet, 1u);
+  announce();
+}
+
+void EmulatedDrives::look_after(Bay& bay) {
+  const u64 now_ns = now_monotonic_ns();
+  if (now_ns < bay.next_look_ns.load(std::memory_order_relaxed)) return;
+  bay.next_look_ns.store(now_ns + watch_ms * u64{1000000}, std::memory_order_relaxed);
+  bay.held->look();
+}
+
+// True: completions were taken.
+bool EmulatedDrives::serve_on_bus(Bay& bay) {
+  const bool found = bay.held->has_engine_commands() && device::poll_drives(Lane{}, *queue_, true) != 0;
+  look_after(bay);
+  answer_failure_on_bus(bay);
+  return found;
+}
+
 bool EmulatedDrives::serve_once(u32 thread) {
   bool found = false;
   const u32 step = thread_count_;
   for (u32 device = thread; device < device_count_max; device += step) {
     Bay* const bay = by_device_[device].load(std::memory_order_acquire);
     if (bay == nullptr) continue;
+    if (bay->held != nullptr) {
+      found |= serve_on_bus(*bay);
+      continue;
+    }
     const nvme::ServedDrive::Step done = bay->drive->step();
     found |= done.taken + done.completed != 0;
     if (done.completed != 0) announce();
@@ -346,7 +456,8 @@ bool EmulatedDrives::serve_once(u32 thread) {
 bool EmulatedDrives::is_idle(u32 thread) const {
   for (u32 device = thread; device < device_count_max; device += thread_count_) {
     const Bay* const bay = by_device_[device].load(std::memory_order_acquire);
-    if (bay != nullptr && !bay->drive->is_idle()) return false;
+    if (bay == nullptr) continue;
+    if (bay->held != nullptr ? bay->held->has_engine_commands() : !bay->drive->is_idle()) return false;
   }
   return true;
 }
@@ -363,16 +474,20 @@ void EmulatedDrives::wake_others(u32 thread) {
 void EmulatedDrives::sleep(u32 thread) {
   if (!device::may_sleep(*shared_, thread)) return;
   if (!is_idle(thread) || is_stopping_.load(std::memory_order_acquire)) return device::end_sleep(*shared_, thread);
+  std::vector<pollfd> waited{{shared_->doorbells[thread], POLLIN, 0}};
   bool is_in_use = watch_.has_requests && watch_.has_requests();
   for (u32 device = thread; device < device_count_max; device += thread_count_) {
     const Bay* const bay = by_device_[device].load(std::memory_order_acquire);
-    is_in_use |= bay != nullptr && bay->drive->is_in_use();
+    if (bay == nullptr) continue;
+    is_in_use |= bay->held != nullptr ? bay->held->has_engine_commands() : bay->drive->is_in_use();
+    // The system wants to take it away.
+    if (bay->held != nullptr && !bay->held->is_given_up())
+      waited.push_back({bay->held->access().removal_descriptor(), POLLIN, 0});
   }
-  pollfd waited{shared_->doorbells[thread], POLLIN, 0};
-  const int woken = ::poll(&waited, 1, is_in_use ? watch_ms : -1);
+  const int woken = ::poll(waited.data(), waited.size(), is_in_use ? watch_ms : -1);
   device::end_sleep(*shared_, thread);
   u64 count = 0;
-  if (woken > 0) (void)!::read(shared_->doorbells[thread], &count, sizeof(count));
+  if (waited[0].revents != 0) (void)!::read(shared_->doorbells[thread], &count, sizeof(count));
   if (woken > 0) wake_others(thread);
   if (woken == 0) announce();
 }

@@ -1,8 +1,13 @@
-// Emulated NVMe drives as media of a pool's devices, with the threads that serve them. Host only.
+// NVMe drives as media of a pool's devices, with the threads that serve them: emulated ones, and drives on the bus that
+// this process drives itself. Host only.
 //
 // The engine puts commands into virtual queues (device/drives/drive_types.hpp). Threads of this process are the
 // controllers: they carry the commands out on the files, and complete them when a drive of the profile would. They run
 // beside either engine; with a GPU, queues and frames lie in pinned memory.
+//
+// A drive on the bus (nvme/held_drive.hpp) has its own queues, and nobody serves it. The threads take its completions
+// while commands are in flight, since the engine's workers may sleep, and look whether it is still there. It reaches
+// the memory of `shared` while a device has it; a failed one is given up. Only with an engine on the host.
 //
 // Threads that find nothing to do sleep, unless kernels produce. The end of the object waits until nothing is shown to
 // a drive any more; nobody submits meanwhile.
@@ -13,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +33,7 @@
 #include "device/queue/io_queue_types.hpp"
 #include "nvme/emulated/profile.hpp"
 #include "nvme/emulated/served_drive.hpp"
+#include "nvme/held_drive.hpp"
 
 namespace gpu4fs::session {
 
@@ -57,6 +64,8 @@ struct DriveMemorySource {
   EngineAllocator& allocator;  // of the engine
   EngineAllocator& shared;     // threads of the host access it too, at the same addresses
   bool is_host;                // the engine's memory is the host's
+  // Of `shared` for drives on the bus; null: there are none.
+  const nvme::EngineMemory* bus = nullptr;
 };
 
 struct ServedIoQueue {
@@ -82,7 +91,11 @@ class EmulatedDrives {
   EmulatedDrives(const EmulatedDrives&) = delete;
   EmulatedDrives& operator=(const EmulatedDrives&) = delete;
 
-  // A drive for the device, whose medium this is. DeviceError: all drives are taken. Any thread.
+  // Bytes of `shared` that an object takes.
+  static u64 shared_bytes(u32 device_count, const EmulatedDriveOptions& options);
+
+  // A drive for the device, whose medium this is: that of the medium, or an emulated one. DeviceError: all drives are
+  // taken, or that of the medium cannot be used. Any thread.
   FreeBay take(u32 device, const block::BlockMedium& medium);
   // DeviceError if take() would throw one. `path`: of the device, for the message. Any thread.
   void require_one(const std::string& path) const;
@@ -107,6 +120,11 @@ class EmulatedDrives {
  private:
   struct Medium;
 
+  void attach(Bay& bay, const block::BlockMedium& medium);
+  void place_on_bus(Bay& bay);
+  bool serve_on_bus(Bay& bay);
+  void look_after(Bay& bay);
+  void answer_failure_on_bus(Bay& bay);
   void give_back(Bay* bay) noexcept;
   void publish(u32 device, device::Drive* drive);
   bool serve_once(u32 thread);
@@ -119,6 +137,8 @@ class EmulatedDrives {
   EngineAllocator& allocator_;
   bool is_host_;
   EmulatedDriveOptions options_;
+  std::optional<nvme::EngineMemory> bus_;
+  device::IoQueue* queue_;           // engine memory
   device::DriveSet* set_ = nullptr;  // engine memory
   u64 connected_ = 0;                // as in the set
   // Threads may look at a drive that a device had a moment ago, so all of them stay until the end.

@@ -143,7 +143,8 @@ std::vector<device::MappedFile> map_devices(pool::OpenedPool& pool, const Server
       throw pool::PoolError(Status::io_error, fmt::format("{}: {}", opened.file.path(), std::strerror(errno)));
     }
     files.push_back(device::MappedFile::adopt(
-        descriptor, opened.file.path(), {.read_only = pool.read_only, .lock = true, .stack = opened.file.stack()}));
+        descriptor, opened.file.path(),
+        {.read_only = pool.read_only, .lock = true, .stack = opened.file.stack(), .drive = opened.file.drive()}));
     if (!pool.read_only) prepare_medium(files.back(), options, pool.warnings);
   }
   for (const Area& area : fixed_areas(pool, options.purpose)) {
@@ -229,6 +230,11 @@ struct EngineShape {
 // Mapped if there is nothing to access in another way.
 DeviceAccess decide_access(DeviceAccess wanted, const EngineSetup& setup) {
   const DeviceAccess access = resolve_access(wanted);
+  const auto drive = std::find_if(setup.files.begin(), setup.files.end(),
+                                  [](const device::MappedFile& file) { return file.drive() != nullptr; });
+  if (drive != setup.files.end() && access != DeviceAccess::direct && access != DeviceAccess::direct_everywhere) {
+    device::fail_medium(drive->path(), "gpu4fs drives it itself, which needs the access 'direct'", 0);
+  }
   if (!is_direct(access)) return access;
   const bool everywhere = is_everywhere(access);
   const bool has_some = std::any_of(setup.files.begin(), setup.files.end(), [&](const device::MappedFile& file) {
@@ -330,8 +336,11 @@ void open_directly(const ServerOptions& options, EngineSetup& setup, EngineAlloc
   void* const queue = shared.allocate(device::io_queue_shared_bytes(DirectMedia::slot_count), cache_line);
   setup.direct =
       std::make_unique<DirectMedia>(setup.allocator(), device::IoQueueMemory{queue, queue}, producer_can_wake);
-  if (options.device_access == DeviceAccess::emulated) {
-    setup.direct->use_drives(setup.allocator(), shared, static_cast<u32>(setup.files.size()), options.drives);
+  const u32 device_count = static_cast<u32>(setup.files.size());
+  if (setup.reached != nullptr) {
+    setup.direct->use_drives(setup.allocator(), *setup.reached, device_count, options.drives, &setup.reached->memory());
+  } else if (options.device_access == DeviceAccess::emulated) {
+    setup.direct->use_drives(setup.allocator(), shared, device_count, options.drives);
   }
   for (u32 i = 0; i < setup.files.size(); ++i) setup.prepare_access(i, setup.files[i]);
 }
@@ -350,12 +359,30 @@ void start_direct_media(EngineSetup& setup, EngineWatch watch) {
   setup.direct->start({{frames.frames, u64{frames.line_count} * page_size}}, std::move(watch));
 }
 
+bool has_bus_drives(const EngineSetup& setup) {
+  return std::any_of(setup.files.begin(), setup.files.end(),
+                     [](const device::MappedFile& file) { return file.drive() != nullptr; });
+}
+
+// Frames, pages of workers, lists of commands, and queues of emulated drives.
+u64 reached_bytes(const ServerOptions& options, const EngineSetup& setup, const engine::EngineConfig& config,
+                  u32 frame_count) {
+  const u64 own = u64{engine::worker_memory_count(config)} * device::bounce_page_count;
+  const u64 lists = DirectMedia::slot_count * device::drive_list_bytes;
+  return (u64{frame_count} + own) * page_size + lists +
+         EmulatedDrives::shared_bytes(static_cast<u32>(setup.files.size()), options.drives);
+}
+
 void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetup& setup) {
   const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
   const u32 workers = options.worker_count != 0 ? options.worker_count : std::min(processors, 16u);
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
+  const u32 frame_count = page_cache_frames(options, workers + staged_lender_max, pool);
+  if (has_bus_drives(setup)) {
+    setup.reached = std::make_unique<DriveReach>(setup.files, reached_bytes(options, setup, config, frame_count));
+  }
   if (is_direct(options.device_access)) open_directly(options, setup, *setup.heap, true);
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
@@ -365,8 +392,8 @@ void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetu
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(
       *setup.heap, options, pool, setup,
-      {config, memory_sizes(options, system_memory_bytes(), workers), reached_pages(has_blocks, pool, setup),
-       page_cache_frames(options, workers + staged_lender_max, pool)});
+      {config, memory_sizes(options, system_memory_bytes(), workers), reached_pages(has_blocks, pool, setup), frame_count,
+       setup.reached.get()});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {[built] { engine::wake_workers(*built, 1); },
                                [staged = setup.staged] { return device::has_detached(*staged); }});
@@ -381,7 +408,7 @@ std::string find_gpu_obstacle(const EngineSetup& setup, DeviceAccess access) {
   if (!gpu.available) return gpu.reason;
   for (const device::MappedFile& file : setup.files) {
     if (file.is_absent()) continue;
-    if (is_direct(access) && DirectMedia::serves(file, is_everywhere(access))) continue;
+    if (file.drive() == nullptr && is_direct(access) && DirectMedia::serves(file, is_everywhere(access))) continue;
     const device::GpuRegistration registration = file.gpu_registration();
     if (!registration.possible) return registration.reason;
   }
@@ -469,6 +496,7 @@ bool EngineSetup::accesses_directly(const device::MappedFile& file) const {
 }
 
 void EngineSetup::prepare_access(u32 index, device::MappedFile& file) {
+  DirectMedia::refuse_drive(file, direct.get());
   if (accesses_directly(file)) direct->set(index, file);
 }
 

@@ -14,6 +14,7 @@
 #include "engine/engine_host.hpp"
 #include "pool/pool_open.hpp"
 #include "session/direct_media.hpp"
+#include "session/drive_reach.hpp"
 #include "session/server_options.hpp"
 #include "space/growth.hpp"
 
@@ -36,6 +37,7 @@ struct EngineSetup {
     return *gpu;
   }
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
+  std::unique_ptr<DriveReach> reached;  // null: no device is a drive on the bus
   std::unique_ptr<DirectMedia> direct;  // null: all devices are mapped
   bool is_direct_everywhere = false;    // DeviceAccess
   std::unique_ptr<engine::EngineHost> host;

@@ -23,6 +23,7 @@ struct DriveSetup {
   u64 transfer_bytes_max = 0;  // MDTS; 0: no limit
   bool has_zeroes = false;
   bool has_deallocate = false;
+  bool read_only = false;
   u64 command_timeout_ns = drive_timeout_ns;
 };
 
@@ -50,6 +51,7 @@ inline Drive drive_image(const DriveSetup& setup) {
   GPU4FS_CHECK_GT(image.transfer_page_max, 0u);
   image.has_zeroes = setup.has_zeroes ? 1 : 0;
   image.has_deallocate = setup.has_deallocate ? 1 : 0;
+  image.read_only = setup.read_only ? 1 : 0;
   return image;
 }
 

@@ -67,6 +67,8 @@ GPU4FS_FN inline Status make_command(const DriveSet& set, const Drive& drive, co
                                      nvme::SubmissionEntry* entry) {
   const u64 size_bytes = drive.block_count << drive.block_shift;
   if (request.offset > size_bytes || request.length > size_bytes - request.offset) return Status::out_of_range;
+  const bool is_change = request.operation != IoOperation::read && request.operation != IoOperation::flush;
+  if (drive.read_only != 0 && is_change) return Status::read_only;
   switch (request.operation) {
     case IoOperation::read:
     case IoOperation::write:

@@ -66,6 +66,7 @@ struct Drive {
   u32 transfer_page_max;  // of a command, 1 to drive_transfer_page_max
   u32 has_zeroes;         // Write Zeroes
   u32 has_deallocate;     // Dataset Management
+  u32 read_only;          // 1: commands that change the medium are not sent
 };
 
 // A range of memory that drives reach.

@@ -83,6 +83,8 @@ const char* medium_name(MediumKind kind) {
       return "block device";
     case MediumKind::anonymous:
       return "anonymous";
+    case MediumKind::drive:
+      return "NVMe drive";
   }
   return "unknown";
 }
@@ -98,6 +100,13 @@ MappedFile MappedFile::adopt(int descriptor, const std::string& path, OpenOption
   file.path_ = path;
   file.read_only_ = options.read_only;
   if (options.lock) lock_medium(descriptor, path, options.read_only);
+  if (options.drive != nullptr) {
+    file.drive_ = std::move(options.drive);
+    file.medium_ = MediumKind::drive;
+    file.size_bytes_ = file.drive_->size_bytes();
+    file.page_bytes_ = page_size;
+    return file;
+  }
   file.size_bytes_ = checked_size(descriptor, path);
   const auto [medium, page_bytes] = find_medium(descriptor, path);
   file.medium_ = medium;
@@ -155,6 +164,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   is_thin_ = other.is_thin_.load();
   descriptor_ = std::exchange(other.descriptor_, -1);
   stack_ = std::move(other.stack_);
+  drive_ = std::move(other.drive_);
   return *this;
 }
 
@@ -165,6 +175,7 @@ MappedFile::~MappedFile() {
 void MappedFile::release() noexcept {
   if (stack_ != nullptr) stack_->map(nullptr, false);
   stack_.reset();
+  drive_.reset();
   if (is_mapped()) munmap(base_, size_bytes_);
   if (descriptor_ >= 0) close(descriptor_);
   base_ = nullptr;
@@ -185,7 +196,10 @@ void MappedFile::flush() const {
   if (stack_ != nullptr && stack_->begin_flush() != Status::ok) {
     fail_medium(path_, "cannot be flushed: its stack of devices failed it", 0);
   }
-  if (is_on_disk() && (is_mapped() ? msync(base_, size_bytes_, MS_SYNC) : fdatasync(descriptor_)) != 0) {
+  if (drive_ != nullptr) {
+    const Status status = drive_->flush();
+    if (status != Status::ok) fail_medium(path_, std::string("cannot be flushed: ") + status_text(status), 0);
+  } else if (is_on_disk() && (is_mapped() ? msync(base_, size_bytes_, MS_SYNC) : fdatasync(descriptor_)) != 0) {
     fail_medium(path_, "cannot be flushed", errno);
   }
   if (stack_ != nullptr) stack_->end_flush();
@@ -215,7 +229,7 @@ bool MappedFile::populate_range(u64 offset, u64 length) const {
 }
 
 bool MappedFile::is_hole(u64 offset, u64 length) const {
-  if (descriptor_ < 0) return false;
+  if (!has_file()) return false;
   const off_t data = lseek(descriptor_, static_cast<off_t>(offset), SEEK_DATA);
   return data < 0 ? errno == ENXIO : static_cast<u64>(data) >= offset + length;
 }
@@ -223,7 +237,7 @@ bool MappedFile::is_hole(u64 offset, u64 length) const {
 void MappedFile::release_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
-  if (descriptor_ < 0 || read_only_ || length == 0 || medium_ == MediumKind::block) return;
+  if (!has_file() || read_only_ || length == 0 || medium_ == MediumKind::block) return;
   const auto punch = [this](u64 begin, u64 count) {
     (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                     static_cast<off_t>(count));
@@ -242,7 +256,7 @@ void MappedFile::release_range(u64 offset, u64 length) const {
 // False, with errno set, if the medium refused. A request for more than there is would take what is left before it
 // fails. Some file systems need room also for a range that has all its blocks.
 bool MappedFile::fill_holes(u64 offset, u64 length) const {
-  if (descriptor_ < 0 || read_only_ || medium_ == MediumKind::block) return true;
+  if (!has_file() || read_only_ || medium_ == MediumKind::block) return true;
   if (medium_ == MediumKind::file) {
     const FileBlocks blocks = FileBlocks::find(descriptor_, offset, length);
     const u64 missing = blocks.missing_bytes(offset, length);
@@ -260,19 +274,19 @@ bool MappedFile::fill_holes(u64 offset, u64 length) const {
 }
 
 u64 MappedFile::missing_bytes(u64 offset, u64 length) const {
-  if (descriptor_ < 0 || medium_ == MediumKind::block) return 0;
+  if (!has_file() || medium_ == MediumKind::block) return 0;
   return FileBlocks::find(descriptor_, offset, length).missing_bytes(offset, length);
 }
 
 u64 MappedFile::allocated_bytes() const {
   struct stat status;
-  if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) return 0;
+  if (!has_file() || fstat(descriptor_, &status) != 0) return 0;
   return static_cast<u64>(status.st_blocks) * 512;
 }
 
 u64 MappedFile::room_bytes() const {
   struct statfs medium;
-  if (descriptor_ < 0 || medium_ == MediumKind::block || fstatfs(descriptor_, &medium) != 0) return ~u64{0};
+  if (!has_file() || medium_ == MediumKind::block || fstatfs(descriptor_, &medium) != 0) return ~u64{0};
   // A tmpfs without a limit has no blocks.
   if (medium.f_blocks == 0) return ~u64{0};
   // Some of it is for the administrator.
@@ -281,6 +295,9 @@ u64 MappedFile::room_bytes() const {
 }
 
 GpuRegistration MappedFile::gpu_registration() const {
+  if (drive_ != nullptr) {
+    return {false, path_ + ": a drive that gpu4fs drives itself works with the CPU engine only: -o engine=cpu"};
+  }
   if (stack_ != nullptr) {
     return {false, path_ + ": a device under layers like 'record' or 'fault' works with the CPU engine only"};
   }

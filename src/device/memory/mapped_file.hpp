@@ -10,6 +10,7 @@
 //   anonymous     nothing to do        possible
 //   file          msync(MS_SYNC)       only when mapped read-only
 //   block device  msync(MS_SYNC)       only when mapped read-only
+//   drive         by the drive         never: it is not mapped
 //
 // A device with a stack (device/stack/device_stack.hpp) is flushed on every medium, because its layers must see the
 // flush. It is never registered with a GPU, which would access it unseen.
@@ -45,17 +46,20 @@
 
 #include "base/types.hpp"
 #include "device/device_types.hpp"
+#include "device/host_drive.hpp"
 #include "device/medium_file.hpp"
 
 namespace gpu4fs::device {
 
-enum class MediumKind { tmpfs, hugetlbfs, file, block, anonymous };
+enum class MediumKind { tmpfs, hugetlbfs, file, block, anonymous, drive };
 const char* medium_name(MediumKind kind);
 
 struct OpenOptions {
   bool read_only = false;
   bool lock = true;
   std::shared_ptr<DeviceStack> stack = nullptr;
+  // The descriptor stands for this drive, which is not mapped.
+  std::shared_ptr<HostDrive> drive = nullptr;
 };
 
 struct GpuRegistration {
@@ -98,6 +102,7 @@ class MappedFile {
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }  // -1: anonymous
   const std::shared_ptr<DeviceStack>& stack() const { return stack_; }
+  const std::shared_ptr<HostDrive>& drive() const { return drive_; }  // null: a file or a block device
 
   // The file is not accessed by loads and stores any more. Anonymous memory cannot do without its mapping.
   void unmap();
@@ -139,7 +144,11 @@ class MappedFile {
   void release() noexcept;
   void put_under(std::shared_ptr<DeviceStack> stack);
   bool fill_holes(u64 offset, u64 length) const;
-  bool is_on_disk() const { return medium_ == MediumKind::file || medium_ == MediumKind::block; }
+  bool is_on_disk() const {
+    return medium_ == MediumKind::file || medium_ == MediumKind::block || medium_ == MediumKind::drive;
+  }
+  // Its system knows its blocks.
+  bool has_file() const { return descriptor_ >= 0 && medium_ != MediumKind::drive; }
 
   std::string path_;
   u8* base_ = nullptr;
@@ -150,6 +159,7 @@ class MappedFile {
   std::atomic<bool> is_thin_{false};
   int descriptor_ = -1;
   std::shared_ptr<DeviceStack> stack_;
+  std::shared_ptr<HostDrive> drive_;
 };
 
 }  // namespace gpu4fs::device

@@ -1,6 +1,7 @@
 #include "device/stack/stack_spec.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 
@@ -49,6 +50,53 @@ u64 parse_null_size(const std::string& text, std::string_view argument) {
   return size << shift;
 }
 
+// The end of the hexadecimal digits at `at`, of which there are `least` to `most`; npos: there are not.
+std::size_t end_of_hex(std::string_view text, std::size_t at, std::size_t least, std::size_t most) {
+  if (at == std::string_view::npos) return at;
+  std::size_t end = at;
+  while (end < text.size() && end - at < most && std::isxdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
+  return end - at >= least ? end : std::string_view::npos;
+}
+std::size_t end_of_sign(std::string_view text, std::size_t at, char sign) {
+  return at < text.size() && text[at] == sign ? at + 1 : std::string_view::npos;
+}
+
+// The end of the PCI address at `at`, with its domain; npos: there is none.
+std::size_t end_of_address(std::string_view text, std::size_t at) {
+  at = end_of_sign(text, end_of_hex(text, at, 4, 8), ':');
+  at = end_of_sign(text, end_of_hex(text, at, 2, 2), ':');
+  at = end_of_sign(text, end_of_hex(text, at, 2, 2), '.');
+  return at < text.size() && text[at] >= '0' && text[at] <= '7' ? at + 1 : std::string_view::npos;
+}
+
+// Finds the parts of a drive's name.
+void parse_drive(const std::string& text, DeviceSpec& spec) {
+  const std::string_view name = spec.path;
+  const std::size_t begin = drive_prefix.size();
+  const std::size_t end = end_of_address(name, begin);
+  const auto fail = [&] {
+    fail_spec(text,
+              "an NVMe drive is named nvme:0000:01:00.0, or nvme:0000:01:00.0/2 for its namespace 2 ('gpu4fs "
+              "nvme list' shows the addresses); write ./" +
+                  spec.path + " for a path");
+  };
+  if (end == std::string_view::npos) fail();
+  u32 number = 1;
+  if (end != name.size()) {
+    const char* const last = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(std::min(name.data() + end + 1, last), last, number);
+    if (name[end] != '/' || error != std::errc{} || stop != last || number == 0) fail();
+  }
+  if (!spec.layers.empty()) {
+    fail_spec(text, "'" + spec.layers.back().name + "' cannot be above an NVMe drive that gpu4fs drives itself");
+  }
+  spec.drive_address = name.substr(begin, end - begin);
+  std::transform(spec.drive_address.begin(), spec.drive_address.end(), spec.drive_address.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  spec.drive_namespace = number;
+  spec.path = std::string(drive_prefix) + spec.drive_address + (number != 1 ? "/" + std::to_string(number) : "");
+}
+
 }  // namespace
 
 DeviceSpec parse_device_spec(const std::string& text) {
@@ -73,13 +121,18 @@ DeviceSpec parse_device_spec(const std::string& text) {
   }
   if (rest.empty() && !spec.layers.empty()) fail_spec(text, "no device below '" + spec.layers.back().name + "'");
   spec.path = rest;
+  if (rest.starts_with(drive_prefix)) parse_drive(text, spec);
   return spec;
 }
 
 std::size_t end_of_device(std::string_view list, std::size_t begin) {
   for (;;) {
     const std::string_view name = layer_at(list.substr(begin));
-    const std::size_t end = std::min(list.find(':', begin), list.size());
+    const bool is_drive = list.substr(begin).starts_with(drive_prefix);
+    const std::size_t address_end = is_drive ? end_of_address(list, begin + drive_prefix.size()) : begin;
+    // The rest is the fault that the message shows.
+    if (address_end == std::string_view::npos) return list.size();
+    const std::size_t end = std::min(list.find(':', address_end), list.size());
     if (name.empty() || end == list.size()) return end;
     begin = end + 1;
     // The colon after the size belongs to it; another one separates.
@@ -97,6 +150,7 @@ std::string absolute_device(const std::string& text) {
         layer.name + "=" + (is_path ? std::filesystem::absolute(layer.argument, error).string() : layer.argument) + ":";
   }
   if (spec.is_null()) return result + "null=" + std::to_string(spec.null_bytes) + ":";
+  if (spec.is_drive()) return spec.path;
   const std::filesystem::path canonical =
       std::filesystem::weakly_canonical(std::filesystem::absolute(spec.path, error), error);
   if (error) throw DeviceError(spec.path + ": " + error.message(), error.value());

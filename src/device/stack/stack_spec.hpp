@@ -6,6 +6,8 @@
 //   trace=FILE:DEVICE        reads, writes and flushes of DEVICE are listed in FILE (device/stack/access_trace.hpp)
 //   fault=RULES:DEVICE       DEVICE with faults (device/stack/fault_layer.hpp)
 //   null=SIZE:               reads zeros, discards writes; SIZE in bytes, or with K, M, G; no path follows
+//   nvme:ADDRESS[/NAMESPACE] an NVMe drive that gpu4fs drives itself: its PCI address, as 0000:01:00.0, and the number
+//                            of its namespace, 1 if there is none. Nothing can be above it; ./nvme:x is a path
 //
 // DEVICE may itself have a stack. Arguments cannot contain colons. In lists of devices, which use colons too, the colon
 // after a layer's argument is not a separator.
@@ -31,10 +33,15 @@ struct DeviceSpec {
   std::vector<LayerSpec> layers;  // top first; without `null`
   std::string path;               // of the device below them; "null" of a null device
   u64 null_bytes = 0;             // not 0: a null device of this size
+  std::string drive_address;      // of an NVMe drive; `path` is its name
+  u32 drive_namespace = 0;
 
   bool is_null() const { return null_bytes != 0; }
+  bool is_drive() const { return !drive_address.empty(); }
   bool has_stack() const { return is_null() || !layers.empty(); }
 };
+
+inline constexpr std::string_view drive_prefix = "nvme:";
 
 // DeviceError: names the text and its fault.
 DeviceSpec parse_device_spec(const std::string& text);

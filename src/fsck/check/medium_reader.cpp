@@ -21,6 +21,7 @@ namespace {
 const u8* map_memory_device(const pool::DeviceFile& file) {
   struct statfs medium {};
   if (file.stack() != nullptr) return nullptr;  // its layers must see the reads
+  if (file.drive() != nullptr) return nullptr;  // its file has no bytes
   if (::fstatfs(file.fd(), &medium) != 0 || static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC) return nullptr;
   void* mapping = ::mmap(nullptr, file.size_bytes(), PROT_READ, MAP_SHARED, file.fd(), 0);
   return mapping == MAP_FAILED ? nullptr : static_cast<const u8*>(mapping);

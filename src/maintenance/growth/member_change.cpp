@@ -51,8 +51,12 @@ void PoolGrower::prepare_access(u32 index, device::MappedFile& file) {
 
 // Before the file is changed.
 void PoolGrower::require_room(const std::string& path) const {
+  session::DirectMedia* const direct = mounted_.setup.direct.get();
+  if (pool::parse_device(path).is_drive() && (direct == nullptr || !direct->has_bus())) {
+    throw pool::PoolError(Status::not_supported, session::DirectMedia::no_bus_text(path));
+  }
   try {
-    if (mounted_.setup.direct != nullptr) mounted_.setup.direct->require_room(path);
+    if (direct != nullptr) direct->require_room(path);
   } catch (const device::DeviceError& error) {
     throw pool::PoolError(Status::no_space, error.what());
   }

@@ -1,11 +1,12 @@
-// The bus of an emulated controller: one piece of memory that begins at a made-up bus address. Addresses outside of it
-// are found out, as by an IOMMU.
+// The bus of an emulated controller: one piece of memory that begins at a made-up bus address, and others that are mapped
+// for a while. Addresses outside of them are found out, as by an IOMMU.
 #pragma once
 
 #include <sys/mman.h>
 
 #include <mutex>
 #include <stdexcept>
+#include <vector>
 
 #include "base/bits.hpp"
 #include "base/limits.hpp"
@@ -36,17 +37,41 @@ class EmulatedBus : public DmaMemory {
     return block;
   }
 
+  // Other memory, at an address below bus_base.
+  void map(u8* pages, u64 bytes, u64 bus_address) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    mapped_.push_back({pages, bus_address, bytes});
+  }
+  void unmap(u64 bus_address) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    std::erase_if(mapped_, [&](const DmaBlock& block) { return block.bus_address == bus_address; });
+  }
+  u64 mapped_count() const {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return mapped_.size();
+  }
+
   // Null: the range is not on this bus.
   u8* at(u64 bus_address, u64 bytes) const {
-    const u64 offset = bus_address - bus_base;
-    return offset <= bytes_ && bytes <= bytes_ - offset ? memory_ + offset : nullptr;
+    if (u8* const found = inside({memory_, bus_base, bytes_}, bus_address, bytes)) return found;
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const DmaBlock& block : mapped_) {
+      if (u8* const found = inside(block, bus_address, bytes)) return found;
+    }
+    return nullptr;
   }
 
  private:
+  static u8* inside(const DmaBlock& block, u64 bus_address, u64 bytes) {
+    const u64 offset = bus_address - block.bus_address;
+    return offset <= block.bytes && bytes <= block.bytes - offset ? block.memory + offset : nullptr;
+  }
+
   u64 bytes_;
   u8* memory_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   u64 used_ = 0;
+  std::vector<DmaBlock> mapped_;
 };
 
 }  // namespace gpu4fs::nvme

@@ -5,8 +5,11 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
+#include "nvme/drive_access.hpp"
 #include "nvme/vfio/vfio_memory.hpp"
 #include "nvme/vfio/vfio_registers.hpp"
 
@@ -21,27 +24,35 @@ class VfioFile {
   VfioFile& operator=(const VfioFile&) = delete;
 
   int number() const { return number_; }
+  void close();
 
  private:
-  const int number_;
+  int number_;
 };
 
-class VfioDrive {
+class VfioDrive : public DriveAccess {
  public:
-  // `address` as 0000:01:00.0. Locks `memory_bytes`, which is all that the drive can reach. Needs access to the file of
-  // the drive's IOMMU group in /dev/vfio, which one process has open at a time. Throws std::runtime_error.
+  // `address` as 0000:01:00.0. Locks `memory_bytes`, which is all that the drive can reach besides what map() names.
+  // Needs access to the file of the drive's IOMMU group in /dev/vfio, which one process has open at a time. Throws
+  // DriveOpenError.
   VfioDrive(const std::string& address, u64 memory_bytes);
 
-  // Both are valid as long as this.
-  VfioRegisters& registers() { return registers_; }
-  DmaMemory& memory() { return memory_; }
+  VfioRegisters& registers() override { return *registers_; }
+  DmaMemory& memory() override { return *memory_; }
+  std::vector<TranslatedRange> free_bus_ranges() override;
+  void map(void* pages, u64 bytes, u64 bus_address) override;
+  void unmap(u64 bus_address, u64 bytes) override;
+  int removal_descriptor() const override { return removal_.number(); }
+  void release() override;
 
  private:
+  std::mutex mutex_;
   VfioFile container_;
   VfioFile group_;
+  VfioFile removal_;
   VfioFile device_;
-  VfioMemory memory_;
-  VfioRegisters registers_;  // ends first: no DMA to memory that is given back
+  std::unique_ptr<VfioMemory> memory_;
+  std::unique_ptr<VfioRegisters> registers_;  // ends first: no DMA to memory that is given back
 };
 
 }  // namespace gpu4fs::nvme

@@ -27,7 +27,17 @@ constexpr u64 bus_alignment = u64{2} << 20;
 // Of kernels before 5.4, which do not say: below the addresses of interrupts, which every IOMMU can translate.
 constexpr TranslatedRange assumed_range{u64{256} << 20, 0xfedfffff};
 
-// Ranges that the container's IOMMU says it can translate.
+// The value of a line "Name: value" in /proc/self/status, "" if there is none.
+std::string status_value(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return line.substr(name.size() + 1);
+  }
+  return "";
+}
+
+}  // namespace
+
 std::vector<TranslatedRange> read_bus_ranges(int container) {
   vfio_iommu_type1_info head{};
   head.argsz = sizeof(head);
@@ -66,17 +76,6 @@ std::vector<TranslatedRange> read_bus_ranges(int container) {
   return ranges.empty() ? std::vector<TranslatedRange>{assumed_range} : ranges;
 }
 
-// The value of a line "Name: value" in /proc/self/status, "" if there is none.
-std::string status_value(const std::string& name) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(name + ":")) return line.substr(name.size() + 1);
-  }
-  return "";
-}
-
-}  // namespace
-
 u64 choose_bus_address(std::span<const TranslatedRange> ranges, u64 bytes) {
   for (const TranslatedRange& range : ranges) {
     if (range.first > ~u64{0} - bus_alignment) continue;
@@ -103,6 +102,30 @@ void check_locked_memory(const LockedMemory& state, u64 bytes) {
                   size_text(bytes), size_text(state.limit), size_text(state.used)));
 }
 
+void map_for_container(int container, void* pages, u64 bytes, u64 bus_address) {
+  // A child's copy would let the kernel give this process other pages than those that the drive writes to.
+  ::madvise(pages, bytes, MADV_DONTFORK);
+  vfio_iommu_type1_dma_map map{};
+  map.argsz = sizeof(map);
+  map.flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE;
+  map.vaddr = reinterpret_cast<u64>(pages);
+  map.iova = bus_address;
+  map.size = bytes;
+  if (::ioctl(container, VFIO_IOMMU_MAP_DMA, &map) == 0) return;
+  const int error = errno;
+  throw std::runtime_error(fmt::format("VFIO: {} of memory cannot be mapped for the drive: {}{}", size_text(bytes),
+                                       std::strerror(error),
+                                       error == ENOMEM ? " (the limit of locked memory: ulimit -l)" : ""));
+}
+
+void unmap_for_container(int container, u64 bus_address, u64 bytes) {
+  vfio_iommu_type1_dma_unmap unmap{};
+  unmap.argsz = sizeof(unmap);
+  unmap.iova = bus_address;
+  unmap.size = bytes;
+  ::ioctl(container, VFIO_IOMMU_UNMAP_DMA, &unmap);
+}
+
 VfioMemory::VfioMemory(int container, u64 bytes) : container_(container), bytes_(align_up(bytes, page_size)) {
   const std::vector<TranslatedRange> ranges = read_bus_ranges(container);
   bus_address_ = choose_bus_address(ranges, bytes_);
@@ -112,28 +135,16 @@ VfioMemory::VfioMemory(int container, u64 bytes) : container_(container), bytes_
   void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error(fmt::format("{} of memory are not there", size_text(bytes_)));
   memory_ = static_cast<u8*>(memory);
-  // A child's copy would let the kernel give this process other pages than those that the drive writes to.
-  ::madvise(memory_, bytes_, MADV_DONTFORK);
-  vfio_iommu_type1_dma_map map{};
-  map.argsz = sizeof(map);
-  map.flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE;
-  map.vaddr = reinterpret_cast<u64>(memory_);
-  map.iova = bus_address_;
-  map.size = bytes_;
-  if (::ioctl(container_, VFIO_IOMMU_MAP_DMA, &map) == 0) return;
-  const int error = errno;
-  ::munmap(memory_, bytes_);
-  throw std::runtime_error(fmt::format("VFIO: {} of memory cannot be mapped for the drive: {}{}", size_text(bytes_),
-                                       std::strerror(error),
-                                       error == ENOMEM ? " (the limit of locked memory: ulimit -l)" : ""));
+  try {
+    map_for_container(container_, memory_, bytes_, bus_address_);
+  } catch (...) {
+    ::munmap(memory_, bytes_);
+    throw;
+  }
 }
 
 VfioMemory::~VfioMemory() {
-  vfio_iommu_type1_dma_unmap unmap{};
-  unmap.argsz = sizeof(unmap);
-  unmap.iova = bus_address_;
-  unmap.size = bytes_;
-  ::ioctl(container_, VFIO_IOMMU_UNMAP_DMA, &unmap);
+  if (container_ >= 0) unmap_for_container(container_, bus_address_, bytes_);
   ::munmap(memory_, bytes_);
 }
 

@@ -57,8 +57,9 @@ VfioRegisters::~VfioRegisters() {
 void VfioRegisters::set_command(u16 bits) {
   constexpr u16 own = PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE;
   const auto place = static_cast<off_t>(config_offset_ + PCI_COMMAND);
+  const std::lock_guard<std::mutex> guard(mutex_);
   u16 command = 0;
-  bool is_done = ::pread(device_, &command, sizeof(command), place) == sizeof(command);
+  bool is_done = device_ >= 0 && ::pread(device_, &command, sizeof(command), place) == sizeof(command);
   command = static_cast<u16>((command & ~own) | bits);
   is_done = is_done && ::pwrite(device_, &command, sizeof(command), place) == sizeof(command);
   is_done = is_done && ::pread(device_, &command, sizeof(command), place) == sizeof(command);
@@ -74,6 +75,23 @@ void VfioRegisters::allow_dma() {
 
 void VfioRegisters::stop_dma() {
   set_command(PCI_COMMAND_MEMORY | PCI_COMMAND_INTX_DISABLE);
+}
+
+// The mapping is replaced in one step, so whoever accesses a register meanwhile finds one or the other.
+void VfioRegisters::release() {
+  stop_dma();
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (device_ < 0) return;
+  device_ = -1;
+  void* const copy = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy != MAP_FAILED) {
+    std::memset(copy, 0xff, bytes_);
+    if (::mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, registers_) != MAP_FAILED) return;
+    ::munmap(copy, bytes_);
+  }
+  // Without memory: registers that read as 0, of a controller that is not ready.
+  (void)::mmap(registers_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+               0);
 }
 
 bool VfioRegisters::is_dma_allowed() {

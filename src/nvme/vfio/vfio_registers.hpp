@@ -2,6 +2,8 @@
 // configuration.
 #pragma once
 
+#include <mutex>
+
 #include "nvme/register_access.hpp"
 
 namespace gpu4fs::nvme {
@@ -23,11 +25,16 @@ class VfioRegisters : public RegisterAccess {
 
   bool is_dma_allowed();
 
+  // Ends DMA and the use of the device's file. Registers read as those of a controller that is gone, and stores to them
+  // do nothing. Any thread, while others use the registers.
+  void release();
+
  private:
   void set_command(u16 bits);
   u32* place(u32 offset);
 
-  const int device_;
+  std::mutex mutex_;       // of the configuration
+  int device_;             // -1: released
   u64 config_offset_ = 0;  // in the device's file
   u8* registers_ = nullptr;
   u64 bytes_ = 0;

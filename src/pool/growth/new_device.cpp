@@ -74,8 +74,9 @@ NewDevice prepare_new_device(const OpenedPool& pool, u32 index, const std::strin
   try {
     const std::string name = file.path();
     const auto stack = file.stack();
+    const auto drive = file.drive();
     device::MappedFile mapped =
-        device::MappedFile::adopt(descriptor, name, {.read_only = false, .lock = true, .stack = stack});
+        device::MappedFile::adopt(descriptor, name, {.read_only = false, .lock = true, .stack = stack, .drive = drive});
     if (mapped.grows_with_use()) {
       mapped.reserve_range(0, part.chunk_area_offset);
     } else {

@@ -10,6 +10,7 @@ echo 1 >/proc/sys/kernel/printk
 for module in $(cat /modules/order); do
     [ ! -f "/modules/$module.ko" ] || insmod "/modules/$module.ko"
 done
+. /functions.sh
 . /checks.sh
 echo "guest: end"
 poweroff -f
