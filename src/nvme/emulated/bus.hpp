@@ -1,5 +1,5 @@
-// The bus of an emulated controller: one piece of memory that begins at a made-up bus address, and others that are mapped
-// for a while. Addresses outside of them are found out, as by an IOMMU.
+// The bus of an emulated controller: one piece of memory that begins at a made-up bus address, and others that are
+// mapped for a while. Addresses outside of them are found out, as by an IOMMU.
 #pragma once
 
 #include <sys/mman.h>
