@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "base/access.hpp"
+#include "base/mutant.hpp"
 #include "nvme/vfio/vfio_drive.hpp"
 
 namespace gpu4fs::nvme {
 namespace {
 
 // Of a drive: queues, and two buffers for each namespace that is open.
-constexpr u64 memory_bytes = u64{16} << 20;
+constexpr u64 own_memory_bytes = u64{16} << 20;
 constexpr u32 buffer_count = 2;
 // The first one is the host's.
 constexpr u32 queue_count = 4;
@@ -49,7 +50,9 @@ struct Held {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<HeldDrive>> drives;
   std::map<std::string, std::weak_ptr<HeldNamespace>> namespaces;
-  DriveOpener opener = [](const std::string& address) { return std::make_unique<VfioDrive>(address, memory_bytes); };
+  DriveOpener opener = [](const std::string& address) {
+    return std::make_unique<VfioDrive>(address, own_memory_bytes);
+  };
 };
 
 Held& held() {
@@ -63,7 +66,7 @@ HeldDrive::HeldDrive(std::string address, std::unique_ptr<DriveAccess> access)
     : address_(std::move(address)),
       access_(std::move(access)),
       controller_(access_->registers(), access_->memory(), controller_options()),
-      session_(controller_, 1) {}
+      session_(controller_, GPU4FS_MUTANT(host_uses_engine_queues, 1u, 0u)) {}
 
 bool HeldDrive::has_engine_commands() {
   for (u32 i = 0; i < engine_queue_count(); ++i) {
@@ -102,7 +105,7 @@ void HeldDrive::detach(const EngineMemory& memory) {
     is_left = has_engine_commands() || failure() != Failure::none;
   }
   if (is_left) return give_up();
-  access_->unmap(memory.bus_address, memory.bytes);
+  if (GPU4FS_MUTANT(bus_reach_kept, true, false)) access_->unmap(memory.bus_address, memory.bytes);
   session_.allow_resets(true);
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -39,6 +40,8 @@ constexpr u32 processors_per_thread = 4;
 constexpr u32 short_looks = 64;
 // A sleeping thread looks after the engine this often while something is in flight.
 constexpr int watch_ms = 50;
+// Looks for completions of drives on the bus, whose commands take longer.
+constexpr std::chrono::microseconds bus_look_interval{20};
 
 StatusCode code_of(Status status) {
   switch (status) {
@@ -499,7 +502,12 @@ void EmulatedDrives::serve(u32 thread) {
       continue;
     }
     if (!is_idle(thread)) {
-      backoff(1000);
+      // Nobody waits for this thread if drives on the bus have work, but workers that sleep.
+      if (bus_) {
+        std::this_thread::sleep_for(bus_look_interval);
+      } else {
+        backoff(1000);
+      }
       continue;
     }
     if (is_stopping_.load(std::memory_order_acquire)) return;

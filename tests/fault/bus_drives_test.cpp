@@ -179,6 +179,58 @@ TEST(BusDrives, APoolIsMadeMountedAndChecked) {
   }
 }
 
+TEST(BusDrives, AReadOnlyMountChangesNothing) {
+  Machine machine(1);
+  const std::vector<std::string> devices{Machine::name(0)};
+  use_pool(devices, "single");
+  const auto content = [&] {
+    std::vector<u8> bytes(device_bytes);
+    machine.drive(0).media[0]->read(0, bytes.data(), device_bytes);
+    return bytes;
+  };
+  const std::vector<u8> before = content();
+  session::ServerOptions options = options_of(devices);
+  options.read_only = true;
+  {
+    GrowthMount mount(options);
+    EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "file"), block_count, 7));
+    EXPECT_TRUE(mount.stop());
+  }
+  EXPECT_TRUE(content() == before);
+  pool::DeviceFile file =
+      pool::DeviceFile::open(devices[0], pool::DeviceFile::Access::read_only, pool::DeviceFile::Locking::lock);
+  const u8 byte = 1;
+  EXPECT_THROW(file.write_at(0, &byte, 1), pool::PoolError);
+  EXPECT_TRUE(content() == before);
+}
+
+// Each byte of a range that begins and ends inside of a block.
+TEST(BusDrives, PartsOfBlocks) {
+  for (const u32 block_bytes : {512u, 4096u}) {
+    Machine machine(1, block_bytes);
+    pool::DeviceFile file =
+        pool::DeviceFile::open(Machine::name(0), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+    std::vector<u8> expected(u64{64} << 10, 0x11);
+    file.write_at(0, expected.data(), expected.size());
+    for (const auto& [offset, length] :
+         {std::pair<u64, u64>{1, 1}, {511, 2}, {4095, 9000}, {20000, 512}, {40960, 100}}) {
+      std::vector<u8> part(length, static_cast<u8>(offset | 1));
+      file.write_at(offset, part.data(), length);
+      std::copy(part.begin(), part.end(), expected.begin() + static_cast<std::ptrdiff_t>(offset));
+      std::vector<u8> found(length);
+      file.read_at(offset, found.data(), length);
+      EXPECT_TRUE(found == part) << offset;
+    }
+    std::vector<u8> found(expected.size());
+    file.read_at(0, found.data(), found.size());
+    EXPECT_TRUE(found == expected);
+    EXPECT_THROW(file.read_at(device_bytes - 1, found.data(), 2), pool::PoolError);
+    EXPECT_THROW(
+        pool::DeviceFile::open(Machine::name(0), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock),
+        pool::DeviceInUse);
+  }
+}
+
 TEST(BusDrives, TwoNamespacesOfADrive) {
   Machine machine(1, 4096, 2);
   use_pool({Machine::name(0), Machine::name(0) + "/2"});

@@ -73,7 +73,8 @@ def command_line(folder: pathlib.Path, archive: pathlib.Path, devices: list[str]
     command = [
         QEMU, "-accel", "tcg", "-cpu", "max", "-M", "q35", "-smp", "2", "-m", "1024", "-nodefaults", "-no-reboot",
         "-display", "none", "-serial", "stdio", "-kernel", str(GUEST / "vmlinuz"), "-initrd", str(archive),
-        "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=1 intel_iommu=on iommu=nopt",
+        "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=1 intel_iommu=on iommu=nopt "
+        "no_timer_check",
         "-trace", "pci_nvme_ub*", "-monitor", f"unix:{folder}/monitor,server=on,wait=off",
     ]
     for name in re.findall(r"drive=(\w+)", " ".join(devices)):
