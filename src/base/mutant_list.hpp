@@ -237,7 +237,7 @@
   X(drive_medium_kept, session, "DirectMedia.*", "The file of a removed device stays open.")                          \
   X(failed_drive_kept, system, "DriveExchange.ADeviceIsRebuilt*", "A device is rebuilt on the drive that has failed.")\
   X(bus_reach_kept, system, "BusDrives.APoolIsMade*", "A drive reaches memory of an engine that has ended.")           \
-  X(host_uses_engine_queues, system, "BusDrives.APoolIsMade*", "Code of the host submits to queues of the engine.")    \
+  X(host_uses_engine_queues, system, "BusDrives.PartsOf*", "Code of the host submits to queues of the engine.")        \
   X(nvme_class_overfilled, nvme, "ClassSchedules.*", "A class has more commands at once than its share.")             \
   X(nvme_class_order_assumed, nvme, "ClassSchedules.*", "A command that was overtaken in its class waits for ever.")  \
   X(nvme_aborted_not_repeated, nvme, "BlockIo.AnAbort*", "A command that was aborted for its time is an error.")      \

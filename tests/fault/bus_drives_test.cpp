@@ -225,6 +225,11 @@ TEST(BusDrives, PartsOfBlocks) {
     file.read_at(0, found.data(), found.size());
     EXPECT_TRUE(found == expected);
     EXPECT_THROW(file.read_at(device_bytes - 1, found.data(), 2), pool::PoolError);
+    nvme::HeldDrive& held = *dynamic_cast<nvme::HeldNamespace&>(*file.drive()).drive();
+    ASSERT_GT(held.engine_queue_count(), 0u);
+    for (u32 i = 0; i < held.engine_queue_count(); ++i) {
+      EXPECT_EQ(held.engine_queue(i).next_ticket, 0u) << "the host has used a queue of engines";
+    }
     EXPECT_THROW(
         pool::DeviceFile::open(Machine::name(0), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock),
         pool::DeviceInUse);
