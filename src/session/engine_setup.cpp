@@ -528,7 +528,7 @@ std::vector<std::string> discard_obstacles(const EngineSetup& setup) {
       obstacles.push_back(
           fmt::format("{}: is mapped; only devices that are accessed directly are told of free space", file.path()));
     } else if (!setup.direct->can_discard(i)) {
-      const bool is_disk = file.medium() == device::MediumKind::block;
+      const bool is_disk = file.medium() == device::MediumKind::block || file.drive() != nullptr;
       obstacles.push_back(
           fmt::format("{}: {}, so its free space stays allocated", file.path(),
                       is_disk ? "the device has no discard (TRIM)" : "its file system cannot make holes in files"));

@@ -17,6 +17,11 @@ constexpr u64 looks_per_punch = 16;
 // Of a device, from a multiple of it on: whole units of what disks discard.
 constexpr u64 discard_unit_bytes = u64{16} << 20;
 
+// Its blocks are no file's, which would get them one by one.
+bool is_disk(const device::MappedFile& file) {
+  return file.medium() == device::MediumKind::block || file.medium() == device::MediumKind::drive;
+}
+
 }  // namespace
 
 using session::DiscardScope;
@@ -56,7 +61,7 @@ bool PoolTrimmer::punch(const wire::TrimResult& run, const std::vector<Piece>& p
   bool makes_holes = mapper_.is_thin(run.chunk);
   for (const format::ColumnAddress column : mounted_.pool.chunks[run.chunk].columns) {
     device::MappedFile& file = mounted_.setup.files[column.device_index()];
-    if (!takes_part(column.device_index(), scope) || file.medium() == device::MediumKind::block) continue;
+    if (!takes_part(column.device_index(), scope) || is_disk(file)) continue;
     if (file.medium() == device::MediumKind::file) file.make_thin();
     makes_holes = true;
   }
@@ -110,8 +115,7 @@ void PoolTrimmer::discard(const Piece& piece, TrimReport& report) {
   if (done.status == Status::ok) {
     // Of a file only what it had counts.
     const u64 left = file.allocated_bytes();
-    report.byte_count +=
-        file.medium() == device::MediumKind::block ? done.bytes : allocated - std::min(left, allocated);
+    report.byte_count += is_disk(file) ? done.bytes : allocated - std::min(left, allocated);
     return;
   }
   ++report.failed_count;

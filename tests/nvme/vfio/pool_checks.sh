@@ -50,7 +50,7 @@ check "status" says "nvme:$first" /gpu4fs status /mnt
 check "status names the access" says '"access":"nvme"' /gpu4fs status --json /mnt
 check "copy a tree" exercise
 check "the drive is in use" refuses "is in use: process" /gpu4fs fsck $pool
-check "trim" /gpu4fs trim /mnt
+check "trim tells the drives" says "MiB" /gpu4fs trim /mnt
 check "unmount" umount /mnt
 check "the server ends" until_true no_server
 check "the drive is quiet" is_quiet $first
