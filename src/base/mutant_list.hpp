@@ -210,6 +210,10 @@
   X(cache_redirtied_line_cleaned, cache, "CacheSchedules.*", "Bytes that are stored during a write-back are lost.")   \
   X(cache_flush_not_waited_for, cache, "CacheSchedules.*", "A flush ends before its pages are written.")              \
   X(cache_flush_passes_failure, cache, "CacheFlush.*", "A flush ends although a page of it could not be written.")    \
+  X(outdated_copy_kept, cache, "CopySchedules.*", "A copy that is filled while its page changes stays.")              \
+  X(loading_copy_overlooked, cache, "CopySchedules.*", "Whoever changes a page does not see the copy on its way.")    \
+  X(copy_looked_for_early, cache, "CopySchedules.*",                                                                  \
+    "Whoever has changed a page looks for copies before others can see the change.")                                  \
   X(dirty_set_cleared_after_look, cache, "CacheSchedules.*",                                                          \
     "A line that becomes dirty while its set is searched is never found again.")                                      \
   X(nvme_list_not_chained, nvme, "DataPointers.*", "The last entry of a full page of a list is taken for a frame.")   \

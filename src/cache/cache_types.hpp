@@ -52,7 +52,7 @@ struct CacheStatistics {
 struct alignas(64) CacheSet {
   TicketLock lock;  // short: one miss looks again, and takes a line
   u32 hand;         // of the clock: the line that is looked at next; under the lock
-  u32 reserved;
+  u32 changes;      // atomic; of tables of copies (cache/copies.hpp)
   CacheStatistics counts;
 };
 

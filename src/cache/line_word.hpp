@@ -43,6 +43,8 @@ inline constexpr u32 pin_max = (1u << pin_bits) - 1;
 inline constexpr u64 pin_unit = u64{1} << pin_shift;
 inline constexpr u64 referenced_bit = pin_unit << pin_bits;
 inline constexpr u64 verified_bit = referenced_bit << 1;
+// Of a line that is loading, only in tables of copies: the page is changing, so what is loaded must not stay.
+inline constexpr u64 outdated_bit = verified_bit;
 inline constexpr u32 transfer_shift = pin_shift + pin_bits + 2;
 inline constexpr u32 content_shift = transfer_shift + 2;
 static_assert(content_shift + 2 == 64 && device_count_max <= 1u << device_bits);
@@ -78,6 +80,7 @@ struct LineWord {
   GPU4FS_FN constexpr bool is_usable() const { return content() != Content::none; }
   GPU4FS_FN constexpr bool is_dirty() const { return content() >= Content::dirty_even; }
   GPU4FS_FN constexpr bool is_verified() const { return (bits & verified_bit) != 0; }
+  GPU4FS_FN constexpr bool is_outdated() const { return is_loading() && (bits & outdated_bit) != 0; }
   GPU4FS_FN constexpr bool is_referenced() const { return (bits & referenced_bit) != 0; }
   // Only of lines that are dirty, and only of lines that are writing.
   GPU4FS_FN constexpr u32 dirty_parity() const { return content() == Content::dirty_odd ? 1 : 0; }
@@ -100,7 +103,7 @@ GPU4FS_FN constexpr LineWord loading_word(u64 tag) {
 
 GPU4FS_FN constexpr bool is_possible(LineWord word) {
   if (word.is_usable()) return !word.is_loading();
-  if (word.is_loading()) return word.pins() == 1 && !word.is_verified() && !word.is_referenced();
+  if (word.is_loading()) return word.pins() == 1 && !word.is_referenced();
   return word.is_free();
 }
 
