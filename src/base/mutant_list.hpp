@@ -214,6 +214,12 @@
   X(loading_copy_overlooked, cache, "CopySchedules.*", "Whoever changes a page does not see the copy on its way.")    \
   X(copy_looked_for_early, cache, "CopySchedules.*",                                                                  \
     "Whoever has changed a page looks for copies before others can see the change.")                                  \
+  X(copies_not_dropped_after_write, raid, "*PageCopies.*", "A copy that was made while its page was written stays.")  \
+  X(write_of_copied_page_unannounced, raid, "*PageCopies.*",                                                          \
+    "Who writes a page of a device in memory leaves its copy.")                                                       \
+  X(page_copied_at_first_read, raid, "*PageCopies.*", "A scan drives all copies out.")                                \
+  X(copy_made_unverified, raid, "*PageCopies.*", "A damaged page gets a copy.")                                       \
+  X(copy_believed, raid, "*PageCopies.*", "A copy that does not match the checksum is given out.")                    \
   X(dirty_set_cleared_after_look, cache, "CacheSchedules.*",                                                          \
     "A line that becomes dirty while its set is searched is never found again.")                                      \
   X(nvme_list_not_chained, nvme, "DataPointers.*", "The last entry of a full page of a list is taken for a frame.")   \

@@ -19,14 +19,18 @@
 // (device/staged/bring_in.hpp); any rank may call these functions. A frame that is written has no content before. The
 // device's stack sees the accesses of the medium instead, which are made now or later. So an error of a write is the
 // answer of a flush (device/staged/write_back.hpp).
+//
+// A page may have a copy in faster memory (device/tier/page_tier.hpp). begin_write() and end_write() drop it.
 #pragma once
 
 #include "base/config.hpp"
+#include "base/mutant.hpp"
 #include "base/status.hpp"
 #include "base/types.hpp"
 #include "device/device_state.hpp"
 #include "device/device_types.hpp"
 #include "device/staged/bring_in.hpp"
+#include "device/tier/page_tier.hpp"
 
 namespace gpu4fs::device {
 
@@ -53,6 +57,7 @@ GPU4FS_FN inline Status begin_read(const Device& device, u64 offset, u64 length)
 
 GPU4FS_FN inline Status begin_write(const Device& device, u64 offset, u64 length) {
   if (has_failed(device)) return Status::device_failed;
+  drop_copies(device, offset, length);
   if (device.kind == DeviceKind::staged) return detail::bring_in(device, offset, length, cache::PinMode::overwrite);
 #if !GPU4FS_DEVICE_CODE
   if (device.stack != nullptr) return detail::begin_stacked_write(*device.stack, offset, length);
@@ -62,6 +67,8 @@ GPU4FS_FN inline Status begin_write(const Device& device, u64 offset, u64 length
 }
 
 GPU4FS_FN inline void end_write(const Device& device, u64 offset, u64 length) {
+  // Also if the device has failed: something may have been stored.
+  GPU4FS_MUTANT(copies_not_dropped_after_write, drop_copies(device, offset, length), static_cast<void>(0));
   if (device.kind == DeviceKind::staged) return detail::end_staged_write(device, offset, length);
 #if !GPU4FS_DEVICE_CODE
   if (device.stack != nullptr && has_failed(device)) {

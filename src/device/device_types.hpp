@@ -15,6 +15,7 @@ enum class DeviceKind : u32 {
 
 class DeviceStack;     // device/stack/device_stack.hpp
 struct StagedDevices;  // device/staged/staged_types.hpp
+struct PageTier;       // device/tier/page_tier.hpp
 
 enum DeviceUse : u32 {
   device_in_use = 0,
@@ -33,6 +34,7 @@ struct Device {
   u32 failed = 0;                // atomic, DeviceUse
   u32 reserved = 0;
   StagedDevices* staged = nullptr;  // of a staged device; all of a pool have the same
+  PageTier* tier = nullptr;         // copies of its pages; all of a pool have the same, or none has one
 };
 
 }  // namespace gpu4fs::device

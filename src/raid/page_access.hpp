@@ -1,7 +1,7 @@
 // Announces accesses to pages of the space to the stacks of their devices (device/device_access.hpp).
 //
 // Plain functions: one rank calls them, inside on_leader(). If pages are apart, ranks also announce pages of their own
-// at the same time (raid/run_pages.hpp). In a space without stacks and lost devices a call costs three tests, and there
+// at the same time (raid/run_pages.hpp). In a space without stacks and lost devices a call costs four tests, and there
 // is one call for a run of pages. If pages are apart, each page is announced, before its address is looked up: the
 // look-up finds only pages that have been announced.
 //
@@ -9,6 +9,7 @@
 // written becomes a lost one if the pool can work without it.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "device/device_access.hpp"
 #include "raid/device_loss.hpp"
 #include "raid/translate.hpp"
@@ -24,9 +25,11 @@ GPU4FS_FN inline bool is_stacked(const LogicalSpace& space) {
 #endif
 }
 
-// Whether every access is announced, even while no device is lost.
+// Whether every access is announced, even while no device is lost. Who writes a page drops its copies
+// (device/tier/page_tier.hpp).
 GPU4FS_FN inline bool is_announced(const LogicalSpace& space) {
-  return is_stacked(space) || pages_are_apart(space);
+  return is_stacked(space) || pages_are_apart(space) ||
+         GPU4FS_MUTANT(write_of_copied_page_unannounced, space.tier != nullptr, false);
 }
 
 // True if accesses need no announcement.

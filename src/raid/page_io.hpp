@@ -32,6 +32,7 @@
 #include "raid/copies.hpp"
 #include "raid/damage.hpp"
 #include "raid/page_access.hpp"
+#include "raid/page_copies.hpp"
 #include "raid/page_merge.hpp"
 #include "raid/parity/reconstruct.hpp"
 #include "raid/parity/row_write.hpp"
@@ -241,6 +242,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
                                                  void* destination, PageUse use = PageUse::metadata) {
   GPU4FS_CHECK_LE(range.from, range.to);
   GPU4FS_CHECK_LE(range.to, page_size);
+  if (space.tier != nullptr && use == PageUse::data) {
+    if (read_copies(g, space, address, 1, static_cast<u8*>(destination), range).given != 0) return Status::ok;
+  }
   const PinScope pins(g, space);
   detail::ReadPlan plan = on_leader(g, [&] { return detail::plan_read(space, address); });
   const bool verifies = detail::has_checksum(space, use);

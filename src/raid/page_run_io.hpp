@@ -301,9 +301,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
   if (space.parity != nullptr && on_leader(g, [&] { return detail::reads_rows(space, address); })) {
     return detail::read_in_rows(g, space, address, page_count, destination, use);
   }
+  const bool has_copies = space.tier != nullptr && use == PageUse::data;
+  u32 planned_end = has_copies ? 0 : page_count;  // up to here the pages have to be read where they are
   for (u32 done = 0; done < page_count;) {
+    if (done == planned_end) {
+      const CopiesRead copies = read_copies(g, space, address + u64{done} * page_size, page_count - done,
+                                            destination + u64{done} * page_size);
+      done += copies.given;
+      planned_end = done + copies.uncopied;
+      if (copies.uncopied == 0) continue;
+    }
     const u64 here = address + u64{done} * page_size;
-    detail::RunPlan plan = on_leader(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
+    detail::RunPlan plan = on_leader(g, [&] { return detail::plan_run_to_read(space, here, planned_end - done); });
     GPU4FS_TRACE_POINT(translate);
     u32 verified = 0;
     if (plan.status == Status::ok) {

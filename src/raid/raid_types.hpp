@@ -136,6 +136,7 @@ struct LogicalSpace {
   u32 device_capacity;
   u32 chunk_capacity;
   device::StagedDevices* staged;  // nullptr: no device is staged
+  device::PageTier* tier;         // nullptr: pages have no copies in faster memory (raid/page_copies.hpp)
 };
 // For ChunkState::trim_due: space that was just freed waits for a second search, so space in turnover stays allocated.
 inline constexpr u32 trim_due_at_once = 1;

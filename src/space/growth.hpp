@@ -224,6 +224,7 @@ GPU4FS_FN inline void install_joining_device(SpaceState& state, const PoolGrowth
   device::Device& device = state.space.devices[d];
   device::Device image = plan.devices[d];
   image.failed = device::device_failed_for_good;
+  image.tier = state.space.tier;
   device = image;
   if (image.stack != nullptr) store<Order::relaxed, Scope::engine>(&state.space.stacked, 1u);
   // The engine's staged devices were built with it.

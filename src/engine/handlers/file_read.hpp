@@ -81,6 +81,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandStat
     if (page < count) {
       const u32 index = find_extent(c, state.run_count, page);
       if (c.extents[index].address != raid::no_address) address = extent_page(c, index, page);
+      const bool has_tier = engine.fs.space.tier != nullptr;
+      if (has_tier && address != raid::no_address && raid::has_copy(engine.fs.space, address)) {
+        address = raid::no_address;
+      }
     }
     const bool is_awaited = page < of_round;
     const bool is_begun =

@@ -123,6 +123,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void install_device(Engine& engine, u32 index, 
   device.kind = static_cast<device::DeviceKind>(target.device_kind);
   device.staged = device.kind == device::DeviceKind::staged ? space.staged : nullptr;
   if (device.staged != nullptr) space.pages_apart = 1;
+  device.tier = space.tier;
   device.base = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(target.base));
   device.size_bytes = target.mapped_bytes;
   device.needs_flush = target.needs_flush;

@@ -21,6 +21,7 @@ enum class Planned : u32 {
   answered,  // complete except for the completion
   page,      // a ReadPlan
   absent,    // a ReadPlan of a page that has to be loaded
+  repeated,  // a ReadPlan of a page that deserves a copy
   pages,     // a ReadPlan of several pages
 };
 
@@ -145,6 +146,8 @@ GPU4FS_FN constexpr Planned planned_as(PlannedRead kind) {
       return Planned::page;
     case PlannedRead::absent:
       return Planned::absent;
+    case PlannedRead::repeated:
+      return Planned::repeated;
     case PlannedRead::pages:
       return Planned::pages;
     default:
@@ -253,6 +256,16 @@ GPU4FS_FN void load_absent(Group g, const ReaderContext& reader, const FreshView
   }
 }
 
+// Copies the pages of the ranks' planned reads that deserve it. Uniform.
+template <class Group>
+GPU4FS_FN void copy_repeated(Group g, const ReaderContext& reader, Attempt* mine) {
+  const bool is_repeated = mine->planned == Planned::repeated;
+  const u32 set = g.ballot(is_repeated);
+  if (set == 0) return;
+  mine->read.page = promote_planned(g, reader.engine->fs.space, set, mine->read.address, mine->read.page);
+  if (is_repeated) mine->planned = Planned::page;
+}
+
 // Attempts the commands in `wanted`, the first ones of chains together, then their successors, and so on. Returns the
 // set of those that failed or may not continue a chain. Uniform.
 template <class Group>
@@ -278,6 +291,7 @@ GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTur
     mine->filled = {};
   }
   load_absent(g, reader, fresh, mine);
+  copy_repeated(g, reader, mine);
   // An error ends a chain, and the ordinary way cancels its rest.
   const bool is_error = mine->status != Status::ok && (turn.linked >> rank & 1) != 0;
   return g.ballot(mine->planned == Planned::nothing || is_error) & wanted;

@@ -105,11 +105,25 @@ GPU4FS_FN GPU4FS_NOINLINE u32 move_set(Group g, const RootView& root, const Read
   return given;
 }
 
+// Copies the pages of the ranks in `set`, which deserve it. Returns where the rank's page is to be read: at `page` if
+// it could not be copied. Uniform. In a kernel this is a function of its own, because other reads do not need its
+// registers.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE const u8* promote_planned(Group g, const raid::LogicalSpace& space, u32 set, u64 address,
+                                                    const u8* page) {
+  for (u32 left = set; left != 0; left &= left - 1) {
+    const u32 rank = count_trailing_zeros(left);
+    const u8* const copy = raid::promote_page(g, space, g.shuffle(address, rank));
+    if (g.rank() == rank && copy != nullptr) page = copy;
+  }
+  return page;
+}
+
 namespace detail {
 
 // The rank's page of reader.views->long_read. `plan->destination` == nullptr: none. False: it is not a usual one.
 GPU4FS_FN inline bool plan_long_read(const ReaderContext& reader, u32 rank, ReadPlan* plan, FreshViews* fresh,
-                                     FilledViews* filled) {
+                                     FilledViews* filled, bool* is_repeated) {
   const LongRead& whole = reader.views->long_read;
   const u32 begin = maximum(static_cast<u32>(rank * page_size), whole.plan.from);
   const u32 end = minimum(static_cast<u32>((rank + 1) * page_size), whole.plan.to);
@@ -120,8 +134,10 @@ GPU4FS_FN inline bool plan_long_read(const ReaderContext& reader, u32 rank, Read
   context.known = nullptr;
   const u32 inside = begin - whole.plan.from;
   const ReadRange part{whole.range.inode, whole.range.offset + inside, end - begin};
-  return plan_read(context, part, whole.plan.destination + inside, plan, fresh, filled) == PlannedRead::page &&
-         plan->lock == whole.plan.lock && plan->to - plan->from == end - begin;
+  const PlannedRead kind = plan_read(context, part, whole.plan.destination + inside, plan, fresh, filled);
+  *is_repeated = kind == PlannedRead::repeated;
+  return (kind == PlannedRead::page || kind == PlannedRead::repeated) && plan->lock == whole.plan.lock &&
+         plan->to - plan->from == end - begin;
 }
 
 // Moves the pages of the ranks in `set`, which nobody changes meanwhile; a frame may get another page. False: one of
@@ -174,12 +190,17 @@ GPU4FS_FN GPU4FS_NOINLINE bool move_long_read(Group g, const ReaderContext& read
   FreshViews fresh;
   FilledViews filled{};
   const u64 version = load<Order::relaxed, Scope::engine>(&lock.version);
+  bool is_repeated = false;
   bool is_planned = GPU4FS_MUTANT(long_read_outdated, version == reader.views->long_read.plan.version, true) &&
-                    detail::plan_long_read(reader, g.rank(), &mine, &fresh, &filled);
+                    detail::plan_long_read(reader, g.rank(), &mine, &fresh, &filled, &is_repeated);
   is_planned = g.all(is_planned);
   // One of the views is enough.
   detail::remember(g, reader, fresh, g.leader() ? filled : FilledViews{});
   const u32 set = g.ballot(mine.destination != nullptr);
+  const u32 repeated = g.ballot(is_repeated);
+  if (is_planned && repeated != 0) {
+    mine.page = promote_planned(g, reader.engine->fs.space, repeated, mine.address, mine.page);
+  }
   const bool is_moved = is_planned && detail::move_locked(g, reader.views->root, mine, set);
   g.sync();
   on_leader(g, [&] { detail::release_lock(*reader.engine, lock, LockMode::shared); });

@@ -13,6 +13,7 @@
 #include "engine/session_memory.hpp"
 #include "fs/map/map_types.hpp"
 #include "raid/page_access.hpp"
+#include "raid/page_copies.hpp"
 
 namespace gpu4fs::engine {
 
@@ -20,6 +21,7 @@ enum class PlannedRead : u32 {
   unusual,   // for the ordinary way
   page,      // a ReadPlan
   absent,    // a ReadPlan of a page that is in no frame of the page cache
+  repeated,  // a ReadPlan of a page that deserves a copy (raid/page_copies.hpp)
   pages,     // a ReadPlan of several pages without their places
   in_inode,  // the content seems to be in the inode
 };
@@ -115,16 +117,22 @@ struct FoundPage {
   const u8* memory;  // nullptr: not known for sure, or must not be accessed
   const format::PageDescriptor* descriptor;
   device::StagedPage absent;  // it can be read once it is in a frame of the page cache; no device: not so
+  bool deserves_copy;
 };
 
-// The page where it is. A page in a frame of the page cache may be replaced while it is read, so only its checksum can
-// show that it was this page.
+// The page where it is, or its copy. A page in a frame of the page cache may be replaced while it is read, so only its
+// checksum can show that it was this page.
 GPU4FS_FN inline FoundPage look_at_page(const ReaderContext& reader, const raid::PageLocation& location, u32 copy,
                                         const format::PageDescriptor* descriptor) {
-  const raid::PeekedPage page = raid::peek_page(reader.engine->fs.space, location, copy);
+  const raid::LogicalSpace& space = reader.engine->fs.space;
+  raid::CopyLook look{nullptr, false};
+  if (space.tier != nullptr) look = raid::look_for_copy(space, location, copy);
+  if (look.memory != nullptr) return {look.memory, descriptor, {}, false};
+  const raid::PeekedPage page = raid::peek_page(space, location, copy);
   const bool is_provable = page.staged.device == nullptr || reader.views->root.data_checksums != 0;
-  if (!GPU4FS_MUTANT(frame_believed, is_provable, true)) return {nullptr, descriptor, {}};
-  return {page.memory, descriptor, page.memory == nullptr ? page.staged : device::StagedPage{}};
+  if (!GPU4FS_MUTANT(frame_believed, is_provable, true)) return {nullptr, descriptor, {}, false};
+  if (page.memory == nullptr) return {nullptr, descriptor, page.staged, false};
+  return {page.memory, descriptor, {}, look.deserves_one};
 }
 
 // Finds a page in a chunk that is not remembered. If there is none, *found stays as it is. True: *view may be
@@ -139,7 +147,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool find_in_chunk(const ReaderContext& reader,
   const u64 page = (address - chunk.base_address) >> page_shift;
   if (page >= chunk.page_count) return false;
   *found = look_at_page(reader, {index, 0, page}, raid::preferred_copy(chunk, page), &chunk.descriptors[page]);
-  if (raid::pages_are_apart(space)) return false;
+  // A page may get a copy, so each read looks for one.
+  if (raid::pages_are_apart(space) || space.tier != nullptr) return false;
   // Regions lose their memory only while no step runs, so no region does while the chunk is remembered.
   const bool is_whole = load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0;
   if (chunk.level != format::RaidLevel::single || !is_whole) return false;
@@ -152,7 +161,7 @@ GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address, C
   const ChunkView& chunk = reader.views->chunk(address >> reader.views->root.granule_shift);
   const u64 inside = address - chunk.base_address;
   if (is_of_era(chunk.era, reader) && inside < chunk.size_bytes) {
-    return {chunk.memory + inside, &chunk.descriptors[inside / page_size], {}};
+    return {chunk.memory + inside, &chunk.descriptors[inside / page_size], {}, false};
   }
   FoundPage found{};
   *is_fresh = find_in_chunk(reader, address, &found, fresh);
@@ -242,7 +251,8 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const ReadRa
     fresh->absent = found.absent;
     return PlannedRead::absent;
   }
-  return found.memory != nullptr ? PlannedRead::page : PlannedRead::unusual;
+  if (found.memory == nullptr) return PlannedRead::unusual;
+  return found.deserves_copy ? PlannedRead::repeated : PlannedRead::page;
 }
 
 }  // namespace gpu4fs::engine

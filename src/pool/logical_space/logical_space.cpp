@@ -111,6 +111,7 @@ raid::LogicalSpace build_logical_space(EngineAllocator& allocator, const format:
     space.stacked |= device.stack != nullptr ? 1u : 0u;
     space.pages_apart |= device.kind != device::DeviceKind::memory ? 1u : 0u;
     if (device.staged != nullptr) space.staged = device.staged;
+    if (device.tier != nullptr) space.tier = device.tier;
   }
   space.data_checksums = (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
   space.damage = at_offset<raid::DamageTable>(block, damage_at);
