@@ -33,7 +33,9 @@ DrivePool::DrivePool(const DrivePoolOptions& options) {
   server.engine = options.engine;
   server.device_access = options.access;
   server.drives = options.drives;
-  server.page_cache_bytes = options.page_cache_bytes;
+  // Of devices that are not mapped.
+  (options.engine == session::EngineChoice::cuda ? server.host_cache_bytes : server.page_cache_bytes) =
+      options.page_cache_bytes;
   server.commit_interval_s = options.commit_interval_s;
   server_ = std::make_unique<server::PoolServer>(server);
   server_->start();

@@ -2,8 +2,8 @@
 //
 // It is a table like others, but nobody writes through it and nobody pins its lines: a copy is read like memory that
 // others change, and only a checksum of the page shows that it was this page. So a line is free, being filled by the
-// only holder of its pin, or clean, and a copy that is dropped is gone at once. Whoever changes a page calls drop_copy()
-// before the first store and after the last one:
+// only holder of its pin, or clean, and a copy that is dropped is gone at once. Whoever changes a page calls
+// drop_copy() before the first store and after the last one:
 //
 //   begin_copy() ... the bytes are read ... finish_copy()        drop_copy() ... stores ... drop_copy()
 //
@@ -82,8 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool drop_copy(const Cache& cache, PageKey key)
   return detail::drop_from_line(cache, found.line, tag_of(key));
 }
 
-// nullptr: there is no copy. The caller loads the memory as such that others change (base/racy_access.hpp), and believes no byte before a checksum
-// of this page matches.
+// nullptr: there is no copy. The caller loads the memory as such that others change (base/racy_access.hpp), and
+// believes no byte before a checksum of this page matches.
 GPU4FS_FN GPU4FS_NOINLINE inline const u8* look_at_copy(const Cache& cache, PageKey key) {
   const FoundLine found = find(Lane{}, cache, key);
   if (found.line == no_line || !found.word.is_usable()) return nullptr;

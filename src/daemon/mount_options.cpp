@@ -143,6 +143,7 @@ constexpr Rule rules[] = {
      }},
     {"cache", true, apply_size<&session::ServerOptions::cache_bytes>},
     {"page_cache", true, apply_size<&session::ServerOptions::page_cache_bytes>},
+    {"host_cache", true, apply_size<&session::ServerOptions::host_cache_bytes>},
     {"access", true, apply_access},
     {"drive", true, apply_drive},
     {"discard", false,
@@ -222,6 +223,9 @@ void add_mount_options(MountOptions& options, std::string_view list) {
 }
 
 void check_mount_options(const MountOptions& options) {
+  if (options.server.host_cache_bytes != 0 && options.server.engine == session::EngineChoice::cpu) {
+    throw MountUsageError("option 'host_cache' is for the GPU engine; the CPU engine's page cache is page_cache=SIZE");
+  }
   // Tests say it by the environment.
   if (!options.has_drive || session::resolve_access(options.server.device_access) == session::DeviceAccess::emulated) {
     return;

@@ -322,15 +322,26 @@ TraceTotals CpuEngine::trace() const {
   return copy;
 }
 
+namespace {
+
+// Words that others change.
+void copy_changing_words(void* copy, const void* from, u64 bytes) {
+  GPU4FS_CHECK_EQ(bytes % sizeof(u64), 0u);
+  for (u64 i = 0; i < bytes / sizeof(u64); ++i) {
+    static_cast<u64*>(copy)[i] = load_racy_8(static_cast<const u64*>(from) + i);
+  }
+}
+
+}  // namespace
+
 device::PageCacheCounters CpuEngine::page_cache() const {
   const device::StagedDevices* const staged = engine_->fs.space.staged;
   if (staged == nullptr) return {};
-  return device::page_cache_counters(*staged, [](void* copy, const void* from, u64 bytes) {
-    // Words that others change.
-    for (u64 i = 0; i < bytes / sizeof(u64); ++i) {
-      static_cast<u64*>(copy)[i] = load_racy_8(static_cast<const u64*>(from) + i);
-    }
-  });
+  return device::page_cache_counters(*staged, copy_changing_words);
+}
+
+device::PageTierCounters CpuEngine::page_tier() const {
+  return device::page_tier_counters(engine_->fs.space.tier, copy_changing_words);
 }
 
 EngineCounters CpuEngine::counters() const {

@@ -86,6 +86,7 @@ class CudaEngine final : public EngineHost {
   std::string description() const override;
   EngineCounters counters() const override;
   device::PageCacheCounters page_cache() const override;
+  device::PageTierCounters page_tier() const override;
   TraceTotals trace() const override;
   u64 durable_epoch() const override;
 

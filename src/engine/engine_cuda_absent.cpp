@@ -95,6 +95,9 @@ EngineCounters CudaEngine::counters() const {
 device::PageCacheCounters CudaEngine::page_cache() const {
   refuse();
 }
+device::PageTierCounters CudaEngine::page_tier() const {
+  refuse();
+}
 TraceTotals CudaEngine::trace() const {
   refuse();
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/staged/page_cache_counters.hpp"
+#include "device/tier/page_tier_counters.hpp"
 #include "engine/engine_types.hpp"
 #include "ring/engine_port.hpp"
 #include "ring/ring_layout.hpp"
@@ -100,6 +101,8 @@ class EngineHost {
   virtual EngineCounters counters() const = 0;
   // Sums since the engine was created, as for counters(). Zeros without staged devices.
   virtual device::PageCacheCounters page_cache() const = 0;
+  // The same for the second tier.
+  virtual device::PageTierCounters page_tier() const { return {}; }
   virtual TraceTotals trace() const { return {}; }  // zeros without trace_is_compiled_in
   virtual u64 durable_epoch() const = 0;
 };

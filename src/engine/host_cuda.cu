@@ -88,11 +88,14 @@ class CudaEngine::Implementation {
   // Copies a word or structure of engine memory out and in, even while the kernel runs.
   template <class T>
   T peek(const T* engine_address) const;
+  // The same for any bytes; nothing is copied if the engine has died.
+  void peek_bytes(void* copy, const void* from, u64 bytes) const;
   template <class T>
   void poke(T* engine_address, const T& value);
 
   EngineCounters counters() const;
   device::PageCacheCounters page_cache() const;
+  device::PageTierCounters page_tier() const;
   Engine* engine() const { return engine_; }
 
  private:
@@ -263,12 +266,20 @@ device::PageCacheCounters CudaEngine::Implementation::page_cache() const {
   const device::StagedDevices* const address = peek(&engine_->fs.space.staged);
   if (address == nullptr) return {};
   const device::StagedDevices staged = peek(address);
-  return device::page_cache_counters(staged, [&](void* copy, const void* from, u64 bytes) {
-    const std::lock_guard<std::mutex> guard(control_mutex_);
-    if (has_died()) return;
-    cudaMemcpyAsync(copy, from, bytes, cudaMemcpyDeviceToHost, control_stream_);
-    cudaStreamSynchronize(control_stream_);
-  });
+  return device::page_cache_counters(staged,
+                                     [&](void* copy, const void* from, u64 bytes) { peek_bytes(copy, from, bytes); });
+}
+
+device::PageTierCounters CudaEngine::Implementation::page_tier() const {
+  return device::page_tier_counters(peek(&engine_->fs.space.tier),
+                                    [&](void* copy, const void* from, u64 bytes) { peek_bytes(copy, from, bytes); });
+}
+
+void CudaEngine::Implementation::peek_bytes(void* copy, const void* from, u64 bytes) const {
+  const std::lock_guard<std::mutex> guard(control_mutex_);
+  if (has_died()) return;
+  cudaMemcpyAsync(copy, from, bytes, cudaMemcpyDeviceToHost, control_stream_);
+  cudaStreamSynchronize(control_stream_);
 }
 
 void CudaEngine::Implementation::start() {
@@ -724,6 +735,10 @@ EngineCounters CudaEngine::counters() const {
 }
 device::PageCacheCounters CudaEngine::page_cache() const {
   return implementation_->page_cache();
+}
+
+device::PageTierCounters CudaEngine::page_tier() const {
+  return implementation_->page_tier();
 }
 TraceTotals CudaEngine::trace() const {
   return implementation_->peek(&implementation_->engine()->trace);

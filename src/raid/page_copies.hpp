@@ -54,9 +54,7 @@ GPU4FS_FN inline const u8* peek_original(const CopiedPage& page) {
   if (page.device->kind != device::DeviceKind::staged) {
     return device::memory_at(*page.device, page.page * page_size, page_size);
   }
-  const cache::Cache& frames = page.device->staged->cache;
-  const cache::FoundLine found = cache::find(Lane{}, frames, {page.device->index, page.page});
-  return found.line != cache::no_line && found.word.is_usable() ? cache::frame_of(frames, found.line) : nullptr;
+  return device::look_at_frame(*page.device, page.page).memory;
 }
 
 GPU4FS_FN inline u64 checksum_of(const LogicalSpace& space, const PageLocation& location) {

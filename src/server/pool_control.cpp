@@ -150,6 +150,17 @@ void add_page_cache(JsonWriter& json, const device::PageCacheCounters& cache) {
   json.end();
 }
 
+// Copies of pages in memory of the engine's processor.
+void add_page_tier(JsonWriter& json, const device::PageTierCounters& tier) {
+  json.begin_object("page_tier");
+  json.add("bytes", tier.frames * page_size);
+  json.add("hits", tier.hits);
+  json.add("promotions", tier.promotions);
+  json.add("evictions", tier.evictions);
+  json.add("invalidations", tier.invalidations);
+  json.end();
+}
+
 void add_history(JsonWriter& json, const session::EngineHistory& history) {
   json.add("engine_restarts", history.restart_count);
   if (history.restart_count == 0) return;
@@ -170,6 +181,8 @@ void add_pool(JsonWriter& json, const ControlContext& context, const session::Po
   if (context.mounted.setup.direct != nullptr) add_io(json, *context.mounted.setup.direct);
   const device::PageCacheCounters page_cache = context.mounted.setup.host->page_cache();
   if (page_cache.frames != 0) add_page_cache(json, page_cache);
+  const device::PageTierCounters page_tier = context.mounted.setup.host->page_tier();
+  if (page_tier.frames != 0) add_page_tier(json, page_tier);
   add_history(json, context.options.history);
   json.add("read_only", context.mounted.pool.read_only);
   json.add("takes_changes", refusal_text(health.record.flags)[0] == '\0');

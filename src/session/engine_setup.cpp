@@ -16,12 +16,14 @@
 #include "base/random.hpp"
 #include "device/staged/detached_io.hpp"
 #include "device/staged/staged_build.hpp"
+#include "device/tier/page_tier_build.hpp"
 #include "engine/engine_build.hpp"
 #include "engine/wake.hpp"
 #include "fmt/format.h"
 #include "pool/chunk_reach.hpp"
 #include "pool/logical_space/logical_space.hpp"
 #include "pool/pool_error.hpp"
+#include "session/page_tier_setup.hpp"
 #include "session/thin_files.hpp"
 
 namespace gpu4fs::session {
@@ -224,6 +226,7 @@ struct EngineShape {
   engine::MemorySizes sizes;
   pool::ReachedPages reached;         // from the beginning
   u32 page_cache_frames;              // 0: devices are not staged
+  u64 tier_bytes;                     // of the second tier of the page cache
   EngineAllocator* shared = nullptr;  // memory that threads of the host access too; null: all memory of the engine
 };
 
@@ -263,19 +266,25 @@ u64 standard_page_cache_bytes(const ServerOptions& options, const pool::OpenedPo
 
 // Frames of the page cache, of which at most `holders` workers pin some at the same time. Says it if that takes more
 // memory than was asked for.
-u32 page_cache_frames(const ServerOptions& options, u32 holders, pool::OpenedPool& pool) {
+u32 page_cache_frames(const ServerOptions& options, const PageCacheSizes& sizes, u32 holders, pool::OpenedPool& pool) {
   if (options.device_access == DeviceAccess::mapped) return 0;
-  const u64 bytes = options.page_cache_bytes != 0 ? options.page_cache_bytes : standard_page_cache_bytes(options, pool);
+  const u64 bytes = sizes.frame_bytes != 0 ? sizes.frame_bytes : standard_page_cache_bytes(options, pool);
   const u64 wanted = std::min(bytes, page_cache_bytes_max) / page_size;
   const u32 least = device::staged_frames_min(holders);
-  if (options.page_cache_bytes != 0 && wanted < least) {
-    pool.warnings.push_back(fmt::format("page_cache={} MiB is too small for {} workers: {} MiB are used", bytes >> 20,
-                                        holders, u64{least} * page_size >> 20));
+  if (sizes.frame_bytes != 0 && wanted < least) {
+    pool.warnings.push_back(fmt::format("{}={} MiB is too small for {} workers: {} MiB are used", sizes.frame_option,
+                                        bytes >> 20, holders, u64{least} * page_size >> 20));
   }
   return static_cast<u32>(std::max<u64>(align_down(wanted, u64{cache::set_line_max}), least));
 }
 
-engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
+void build_tier(EngineAllocator& allocator, u64 bytes, pool::OpenedPool& pool, EngineSetup& setup) {
+  const bool has_checksums = (pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
+  const u32 frames = page_tier_frames(bytes, has_checksums, &setup.tier_text, &pool.warnings);
+  setup.tier = frames != 0 ? device::build_page_tier(allocator, frames) : nullptr;
+}
+
+engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& options, pool::OpenedPool& pool,
                              EngineSetup& setup, const EngineShape& shape) {
   engine::EngineImage image = engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
   if (shape.page_cache_frames != 0) {
@@ -284,6 +293,7 @@ engine::Engine* build_engine(EngineAllocator& allocator, const ServerOptions& op
     setup.staged = device::build_staged_devices(allocator, nullptr, shape.page_cache_frames,
                                                 engine::worker_memory_count(shape.config), queued, &setup.staged_image);
   }
+  build_tier(allocator, shape.tier_bytes, pool, setup);
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
   const pool::SpaceRoom room = room_for_growth(options, pool);
@@ -379,7 +389,8 @@ void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetu
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
-  const u32 frame_count = page_cache_frames(options, workers + staged_lender_max, pool);
+  const PageCacheSizes sizes = page_cache_sizes(options, EngineChoice::cpu, setup.reason);
+  const u32 frame_count = page_cache_frames(options, sizes, workers + staged_lender_max, pool);
   if (has_bus_drives(setup)) {
     setup.reached = std::make_unique<DriveReach>(setup.files, reached_bytes(options, setup, config, frame_count));
   }
@@ -390,10 +401,10 @@ void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetu
   const bool has_blocks = options.purpose != ServerPurpose::check &&
                           std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
-  engine::Engine* built = build_engine(
-      *setup.heap, options, pool, setup,
-      {config, memory_sizes(options, system_memory_bytes(), workers), reached_pages(has_blocks, pool, setup), frame_count,
-       setup.reached.get()});
+  engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
+                                       {config, memory_sizes(options, system_memory_bytes(), workers),
+                                        reached_pages(has_blocks, pool, setup), frame_count, sizes.tier_bytes,
+                                        setup.reached.get()});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {[built] { engine::wake_workers(*built, 1); },
                                [staged = setup.staged] { return device::has_detached(*staged); }});
@@ -437,10 +448,12 @@ void set_up_cuda(const ServerOptions& options, pool::OpenedPool& pool, EngineSet
   SharedMemory shared(*setup.gpu);
   if (is_direct(options.device_access)) open_directly(options, setup, shared, false);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
-  engine::Engine* built =
-      build_engine(*setup.gpu, options, pool, setup,
-                   {config, memory_sizes(options, gpu_memory_least, config.worker_count),
-                    reached_pages(false, pool, setup), page_cache_frames(options, config.worker_count, pool), &shared});
+  const PageCacheSizes sizes = page_cache_sizes(options, EngineChoice::cuda, setup.reason);
+  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
+                                       {config, memory_sizes(options, gpu_memory_least, config.worker_count),
+                                        reached_pages(false, pool, setup),
+                                        page_cache_frames(options, sizes, config.worker_count, pool), sizes.tier_bytes,
+                                        &shared});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {});
     cuda.on_running = [direct = setup.direct.get()](bool runs) { direct->set_must_poll(runs); };
@@ -461,6 +474,8 @@ bool try_cuda(const ServerOptions& options, pool::OpenedPool& pool, EngineSetup&
     } catch (const std::runtime_error& error) {
       setup.host.reset();
       setup.direct.reset();
+      setup.staged = nullptr;
+      setup.tier = nullptr;
       setup.gpu.reset();
       setup.reason = error.what();
     }
@@ -505,12 +520,14 @@ Status EngineSetup::reach(const device::MappedFile& file, u64 offset, u64 length
 }
 
 std::string EngineSetup::access_text() const {
-  if (direct != nullptr) return (direct->has_drives() ? "" : "direct, by ") + direct->describe();
-  return staged != nullptr ? "by copies of their mappings" : "mapped";
+  const std::string copies = tier_text.empty() ? "" : ", " + tier_text;
+  if (direct != nullptr) return (direct->has_drives() ? "" : "direct, by ") + direct->describe() + copies;
+  return (staged != nullptr ? "by copies of their mappings" : "mapped") + copies;
 }
 
 device::Device EngineSetup::device(u32 index) const {
   device::Device device = files[index].device(index);
+  device.tier = tier;
   // With direct accesses a device that is mapped is a memory device.
   if (staged == nullptr || (direct != nullptr && files[index].is_mapped())) return device;
   device.kind = device::DeviceKind::staged;

@@ -47,6 +47,8 @@ struct EngineSetup {
   device::StagedDevices staged_image{};  // a copy, as of the mount
   // By chunk: what find_unbacked_regions() has found at the mount.
   std::vector<std::vector<u64>> unbacked;
+  device::PageTier* tier = nullptr;      // engine memory; nullptr: there is none
+  std::string tier_text;                 // a clause about the tier; empty: none was asked for
   // Whether such a file is not mapped.
   bool accesses_directly(const device::MappedFile& file) const;
   // Before the engine knows the file as this device: unmaps it if such files are accessed directly. DeviceError.

@@ -49,7 +49,8 @@ struct ServerOptions {
   DiscardScope discard = DiscardScope::memory;
   DeviceAccess device_access = DeviceAccess::automatic;
   EmulatedDriveOptions drives;    // of emulated drives
-  u64 page_cache_bytes = 0;       // of devices that are not mapped; 0: depending on the memory
+  u64 page_cache_bytes = 0;       // option page_cache= (session/page_tier_setup.hpp); 0: the default
+  u64 host_cache_bytes = 0;       // option host_cache=, only with the GPU engine; 0: depending on the memory
   u64 cache_bytes = 0;            // metadata pages held in engine memory; 0: depending on the memory
   bool ignore_log = false;        // read-only: the pool as of its newest checkpoint
   bool drop_damaged_log = false;  // continue although acknowledged operations in the log cannot be read

@@ -53,13 +53,13 @@ void add_options(cli::CommandLine app) {
              "Devices of the pool (several, or one list with colons; one is enough when the others "
              "lie in the same folder), then the directory")
       .required();
-  app.option(
-         "-o,--options", line.option_lists,
-         "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
-         "workers=N, threads=N, commit=SECONDS, cache=SIZE, page_cache=SIZE, access=mapped|direct|emulated, "
-         "drive=PROFILE, discard, nodiscard, readahead=KIB, direct_io, idmap, writeback, fast_close, sync, dirsync, "
-         "errors=remount-ro|continue, norecovery, damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, "
-         "noexec")
+  app.option("-o,--options", line.option_lists,
+             "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
+             "workers=N, threads=N, commit=SECONDS, cache=SIZE, page_cache=SIZE, host_cache=SIZE, "
+             "access=mapped|direct|emulated, drive=PROFILE, discard, nodiscard, readahead=KIB, direct_io, idmap, "
+             "writeback, fast_close, sync, dirsync, "
+             "errors=remount-ro|continue, norecovery, damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, "
+             "noexec")
       .one_value_each();
   app.flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
   app.flag("-v,--verbose", line.verbose, "Say more");

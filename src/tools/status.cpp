@@ -72,6 +72,13 @@ void print_page_cache(const JsonValue& cache) {
                  : fmt::format(" ({:.1f} % found)", 100.0 * static_cast<double>(hits) / static_cast<double>(looks)));
 }
 
+void print_page_tier(const JsonValue& tier) {
+  if (count_of(tier["bytes"]) == 0) return;
+  fmt::print("page copies {}, {} hits, {} promotions, {} evictions, {} invalidations\n",
+             size_text(count_of(tier["bytes"])), count_of(tier["hits"]), count_of(tier["promotions"]),
+             count_of(tier["evictions"]), count_of(tier["invalidations"]));
+}
+
 void print_mounted(const std::string& mountpoint, const JsonValue& status) {
   fmt::print("pool        {}{}{}\n", status["uuid"].text, status["label"].text.empty() ? "" : ", ",
              format::escape_name(status["label"].text));
@@ -84,6 +91,7 @@ void print_mounted(const std::string& mountpoint, const JsonValue& status) {
                count_of(io["operations"]), size_text(count_of(io["bytes"])), count_of(io["errors"]));
   }
   print_page_cache(status["page_cache"]);
+  print_page_tier(status["page_tier"]);
   if (count_of(status["engine_restarts"]) != 0) {
     fmt::print("restarts    {}, the last at {}, because the engine died: {}\n", count_of(status["engine_restarts"]),
                format::time_text(format::encode_time(static_cast<i64>(count_of(status["engine_last_restart"])), 0)),

@@ -71,6 +71,7 @@ struct TestPoolOptions {
   bool degraded = false;       // mounts continue without devices that are missing or stale
   bool is_staged = wants_staged_devices();
   bool has_queue = false;  // of staged devices: they are behind an I/O queue (BasicTestPool::media())
+  u64 tier_bytes = session::page_tier_bytes_of_tests();  // of the second tier of the page cache; 0: there is none
   bool data_checksums = true;
   bool flush_by_upcall = false;  // true: checkpoints request flushes, which the test may answer
   // Returns the stack over a device's memory, at each mount; the pool answers the flushes then. Making, opening and
@@ -134,6 +135,8 @@ engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, co
   const u32 holders = options.warp_count != 0 ? options.warp_count : options.worker_count + 1;
   device::StagedDevices* const staged =
       options.is_staged ? stage_devices(memory, devices, engine::worker_memory_count(config), holders, media) : nullptr;
+  const bool has_checksums = (superblock.feature_incompatible & format::feature_data_checksums) != 0;
+  add_tier(memory, devices, options.tier_bytes, has_checksums);
   fs.space = pool::build_logical_space(memory, superblock, devices, pool.chunks, true);
   if (staged != nullptr) device::set_staged_devices(memory, staged, fs.space.devices);
   std::vector<format::Superblock> templates;

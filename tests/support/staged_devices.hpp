@@ -7,7 +7,9 @@
 #include "base/host/engine_allocator.hpp"
 #include "device/device_types.hpp"
 #include "device/staged/staged_build.hpp"
+#include "device/tier/page_tier_build.hpp"
 #include "session/engine_setup.hpp"
+#include "session/page_tier_setup.hpp"
 #include "support/queued_media.hpp"
 
 namespace gpu4fs::test {
@@ -30,6 +32,16 @@ inline device::StagedDevices* stage_devices(EngineAllocator& allocator, std::vec
     device.staged = staged;
   }
   return staged;
+}
+
+// Gives the devices a second tier of the page cache of this size, if that is not 0.
+inline void add_tier(EngineAllocator& allocator, std::vector<device::Device>& devices, u64 bytes, bool has_checksums) {
+  std::string text;
+  std::vector<std::string> warnings;
+  const u32 frames = session::page_tier_frames(bytes, has_checksums, &text, &warnings);
+  if (frames == 0) return;
+  device::PageTier* const tier = device::build_page_tier(allocator, frames);
+  for (device::Device& device : devices) device.tier = tier;
 }
 
 }  // namespace gpu4fs::test

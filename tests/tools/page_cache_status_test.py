@@ -70,6 +70,28 @@ class PageCacheStatus(unittest.TestCase):
         text = subprocess.run([PROGRAM, "status", self.pool.mountpoint], capture_output=True, text=True, check=True)
         self.assertRegex(text.stdout, r"page cache  64(\.0)? MiB, \d+ hits, \d+ misses \(\d+\.\d % found\)")
 
+    def test_copies_of_pages_that_are_read_again(self):
+        os.environ["GPU4FS_PAGE_TIER"] = str(64 << 20)
+        self.addCleanup(os.environ.pop, "GPU4FS_PAGE_TIER")
+        self.mount("engine=cpu,access=direct,page_cache=64M")
+        for _ in range(4):
+            read_pages(self.pool)
+        status = status_of(self.pool)
+        tier = status["page_tier"]
+        self.assertEqual(tier["bytes"], 64 << 20)
+        self.assertGreaterEqual(tier["promotions"], PAGES)
+        self.assertGreaterEqual(tier["hits"], PAGES)
+        self.assertEqual(tier["evictions"], 0)
+        self.assertIn("with 65536 KiB for copies of pages", status["device_access"])
+        text = subprocess.run([PROGRAM, "status", self.pool.mountpoint], capture_output=True, text=True, check=True)
+        self.assertRegex(text.stdout, r"page copies 64(\.0)? MiB, \d+ hits, \d+ promotions, 0 evictions, ")
+
+    def test_host_cache_is_for_the_gpu_engine(self):
+        options = "engine=cpu,host_cache=64M"
+        done = subprocess.run([PROGRAM, "mount", "-f", "-o", options, "device", "/mnt"], capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("option 'host_cache' is for the GPU engine", done.stderr)
+
     def test_a_mapped_pool_has_none(self):
         self.mount("engine=cpu,access=mapped")
         read_pages(self.pool)
