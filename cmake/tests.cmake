@@ -139,14 +139,19 @@ function(gpu4fs_register_system_test name source)
     set_tests_properties(${GPU4FS_TEST_PREFIX}emulated.${name} PROPERTIES
       ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=emulated")
   endif()
-  # With copies of pages in a second tier of the page cache, which are driven out; also of devices in memory.
+  # With copies of pages in a second tier of the page cache, which are driven out. Where a stack sees the accesses of
+  # devices in memory, as in simulations, their pages have no copies.
+  set(tier_accesses)
   if(NOT GPU4FS_SANITIZE AND name MATCHES "^(sim.simulate|crash.write_order)$")
-    foreach(access IN ITEMS mapped staged direct)
-      gpu4fs_register_test(tier_${access}.${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
-      set_tests_properties(${GPU4FS_TEST_PREFIX}tier_${access}.${name} PROPERTIES
-        ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=${access};GPU4FS_PAGE_TIER=1048576")
-    endforeach()
+    set(tier_accesses staged direct)
+  elseif(NOT GPU4FS_SANITIZE AND name STREQUAL "stress.clients")
+    set(tier_accesses mapped staged)
   endif()
+  foreach(access IN LISTS tier_accesses)
+    gpu4fs_register_test(tier_${access}.${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
+    set_tests_properties(${GPU4FS_TEST_PREFIX}tier_${access}.${name} PROPERTIES
+      ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_DEVICE_ACCESS=${access};GPU4FS_PAGE_TIER=1048576")
+  endforeach()
 endfunction()
 
 file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true
