@@ -401,10 +401,10 @@ void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetu
   const bool has_blocks = options.purpose != ServerPurpose::check &&
                           std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
-  engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
-                                       {config, memory_sizes(options, system_memory_bytes(), workers),
-                                        reached_pages(has_blocks, pool, setup), frame_count, sizes.tier_bytes,
-                                        setup.reached.get()});
+  engine::Engine* built =
+      build_engine(*setup.heap, options, pool, setup,
+                   {config, memory_sizes(options, system_memory_bytes(), workers),
+                    reached_pages(has_blocks, pool, setup), frame_count, sizes.tier_bytes, setup.reached.get()});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {[built] { engine::wake_workers(*built, 1); },
                                [staged = setup.staged] { return device::has_detached(*staged); }});
@@ -449,11 +449,10 @@ void set_up_cuda(const ServerOptions& options, pool::OpenedPool& pool, EngineSet
   if (is_direct(options.device_access)) open_directly(options, setup, shared, false);
   setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
   const PageCacheSizes sizes = page_cache_sizes(options, EngineChoice::cuda, setup.reason);
-  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
-                                       {config, memory_sizes(options, gpu_memory_least, config.worker_count),
-                                        reached_pages(false, pool, setup),
-                                        page_cache_frames(options, sizes, config.worker_count, pool), sizes.tier_bytes,
-                                        &shared});
+  engine::Engine* built = build_engine(
+      *setup.gpu, options, pool, setup,
+      {config, memory_sizes(options, gpu_memory_least, config.worker_count), reached_pages(false, pool, setup),
+       page_cache_frames(options, sizes, config.worker_count, pool), sizes.tier_bytes, &shared});
   if (setup.direct != nullptr) {
     start_direct_media(setup, {});
     cuda.on_running = [direct = setup.direct.get()](bool runs) { direct->set_must_poll(runs); };

@@ -67,8 +67,7 @@ GPU4FS_FN inline bool note_recent(const PageTier& tier, cache::PageKey key) {
 // A frame that has the page and was used before. A page that must be written back will probably be written again.
 GPU4FS_FN inline bool is_used_frame(const StagedDevices& staged, cache::PageKey key) {
   const cache::FoundLine found = cache::find(Lane{}, staged.cache, key);
-  return found.line != cache::no_line && found.word.is_usable() && !found.word.is_dirty() &&
-         GPU4FS_MUTANT(page_copied_at_first_read, found.word.is_referenced(), true);
+  return found.line != cache::no_line && found.word.is_usable() && !found.word.is_dirty() && found.word.is_referenced();
 }
 
 }  // namespace detail
@@ -81,9 +80,9 @@ GPU4FS_FN inline void drop_copies(const Device& device, u64 offset, u64 length) 
 // The page is being read, and has no copy: whether it should get one. One rank.
 GPU4FS_FN GPU4FS_NOINLINE inline bool deserves_copy(const Device& device, u64 page) {
   const cache::PageKey key{device.index, page};
-  if (device.kind == DeviceKind::staged) return detail::is_used_frame(*device.staged, key);
-  const bool is_recent = detail::note_recent(*device.tier, key);
-  return GPU4FS_MUTANT(page_copied_at_first_read, is_recent, true);
+  const bool is_repeated = device.kind == DeviceKind::staged ? detail::is_used_frame(*device.staged, key)
+                                                             : detail::note_recent(*device.tier, key);
+  return GPU4FS_MUTANT(page_copied_at_first_read, is_repeated, true);
 }
 
 }  // namespace gpu4fs::device
