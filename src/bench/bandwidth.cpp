@@ -6,12 +6,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "base/limits.hpp"
 #include "bench/client.hpp"
+#include "bench/device_reader.hpp"
 #include "bench/limits.hpp"
 #include "bench/parts.hpp"
 #include "engine/engine_host.hpp"
@@ -201,36 +203,87 @@ void bench_files(BenchContext& context) {
   }
 }
 
+DeviceReader::DeviceReader(server::PoolServer& server, u64 length_bytes)
+    : memory_(allocate_device(length_bytes)), copy_(length_bytes) {
+  server::LocalSession local = server.open_session(BenchClient::control_bytes + page_size);
+  const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
+  const Status added = server.engine().add_buffer(session->index(), buffer, memory_, length_bytes);
+  if (added != Status::ok) throw std::runtime_error(fmt::format("GPU memory as a buffer: {}", status_text(added)));
+  client_.emplace(client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
+}
+
+double DeviceReader::read_seconds(u64 inode, u64 command_bytes) {
+  const u64 length = copy_.size();
+  zero_device(memory_, length);
+  const double began = now_seconds();
+  client_->stream(wire::Opcode::read, inode, length, command_bytes, in_flight, wire::ring_address(buffer, 0));
+  const double seconds = now_seconds() - began;
+  std::fill(copy_.begin(), copy_.end(), u8{0});
+  copy_from_device(copy_.data(), memory_, length);
+  check_pattern(copy_.data(), 0, 0, length / page_size);
+  return seconds;
+}
+
+namespace {
+
+// A new file with pattern 0.
+u64 write_pattern_file(BenchClient& writer, const BenchScale& scale, const char* name) {
+  fill_pattern(writer.buffer(), 0, 0, scale.file_bytes / page_size);
+  const u64 inode = writer.create(format::inode_number_root, name);
+  writer.stream(wire::Opcode::write, inode, scale.file_bytes, scale.command_bytes(), in_flight,
+                writer.buffer_address(0));
+  return inode;
+}
+
+}  // namespace
+
 void bench_read_device(BenchContext& context) {
   if (!context.on_gpu) return;
-  constexpr u32 buffer = 1;
-  const u64 length = context.scale.file_bytes;
-  BenchClient writer(frontend::open_local_session(context.server, length + BenchClient::control_bytes));
-  fill_pattern(writer.buffer(), 0, 0, length / page_size);
-  const u64 inode = writer.create(format::inode_number_root, "device-read");
-  writer.stream(wire::Opcode::write, inode, length, context.scale.command_bytes(), in_flight, writer.buffer_address(0));
-  void* device = allocate_device(length);  // freed with the process: a free would wait for the service kernel
-  server::LocalSession local = context.server.open_session(BenchClient::control_bytes + page_size);
-  const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
-  const Status added = context.server.engine().add_buffer(session->index(), buffer, device, length);
-  if (added != Status::ok) throw std::runtime_error(fmt::format("GPU memory as a buffer: {}", status_text(added)));
-  BenchClient reader(client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
+  const BenchScale& scale = context.scale;
+  BenchClient writer(frontend::open_local_session(context.server, scale.file_bytes + BenchClient::control_bytes));
+  const u64 inode = write_pattern_file(writer, scale, "device-read");
+  DeviceReader reader(context.server, scale.file_bytes);
   std::vector<double> rates;
-  for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
-    zero_device(device, length);
-    const double began = now_seconds();
-    reader.stream(wire::Opcode::read, inode, length, context.scale.command_bytes(), in_flight,
-                  wire::ring_address(buffer, 0));
-    const double seconds = now_seconds() - began;
-    std::fill_n(writer.buffer(), length, u8{0});
-    copy_from_device(writer.buffer(), device, length);
-    check_pattern(writer.buffer(), 0, 0, length / page_size);
-    if (repeat > 0) rates.push_back(static_cast<double>(length) / bytes_per_gb / seconds);
+  for (u32 repeat = 0; repeat <= scale.repeats; ++repeat) {
+    const double seconds = reader.read_seconds(inode, scale.command_bytes());
+    if (repeat > 0) rates.push_back(static_cast<double>(scale.file_bytes) / bytes_per_gb / seconds);
   }
   add_rate(context, "read-vram", "read into GPU memory " + file_text(context, 1), rates, context.limits.device_gb_per_s,
            device_ratio_min);
   writer.unlink(format::inode_number_root, "device-read");
   writer.sync();
+}
+
+void bench_page_tier(const BenchScale& scale, Limits limits, session::ServerOptions options, BenchResult& result) {
+  constexpr u32 passes_before_copies = 3;  // the first ones find out that the pages are read again
+  constexpr double hit_ratio_min = 0.4;
+  options.page_cache_bytes = 2 * scale.file_bytes;
+  server::PoolServer server(options);
+  server.start();
+  std::vector<double> rates;
+  const u64 page_count = scale.file_bytes / page_size;
+  u64 hits = 0;
+  {
+    BenchClient writer(frontend::open_local_session(server, scale.file_bytes + BenchClient::control_bytes));
+    const u64 inode = write_pattern_file(writer, scale, "tier-read");
+    writer.sync();
+    DeviceReader reader(server, scale.file_bytes);
+    for (u32 pass = 0; pass < passes_before_copies; ++pass) (void)reader.read_seconds(inode, scale.command_bytes());
+    const u64 hits_before = server.engine().page_tier().hits;
+    for (u32 repeat = 0; repeat < scale.repeats; ++repeat) {
+      const double seconds = reader.read_seconds(inode, scale.command_bytes());
+      rates.push_back(static_cast<double>(scale.file_bytes) / bytes_per_gb / seconds);
+    }
+    hits = server.engine().page_tier().hits - hits_before;
+    writer.unlink(format::inode_number_root, "tier-read");
+    writer.sync();
+  }
+  BenchContext context{server, scale, limits, true, result};
+  add_rate(context, "read-tier", "read into GPU memory, copies in it, " + file_text(context, 1), rates,
+           limits.device_copy_gb_per_s, hit_ratio_min);
+  result.rows.back().remark = fmt::format("{:.3f} of the pages had copies",
+                                          static_cast<double>(hits) / static_cast<double>(page_count * scale.repeats));
+  if (!server.stop()) throw std::runtime_error("the last checkpoint failed");
 }
 
 }  // namespace gpu4fs::bench

@@ -13,7 +13,7 @@ namespace gpu4fs::bench {
 // Why GPU limits cannot be measured, "" if they can.
 std::string gpu_problem();
 
-enum class CopyPath { host_to_host, host_to_device, device_to_host };
+enum class CopyPath { host_to_host, host_to_device, device_to_host, device_to_device };
 
 // Zero-copy kernels: the GPU's threads load from one registered buffer and store to another, with four 16-byte loads in
 // flight for each thread and 8 blocks of 1024 threads, as many as the engine may use. Buffers are shared memory

@@ -102,6 +102,7 @@ struct GpuLimits::Buffers {
   ~Buffers() {
     (void)cudaStreamDestroy(stream);
     (void)cudaFree(device);
+    (void)cudaFree(second_device);
   }
   // Not on the default stream, which might wait for the service kernel.
   void transfer(void* to, const void* from) {
@@ -114,8 +115,20 @@ struct GpuLimits::Buffers {
   SharedBuffer destination;
   std::unique_ptr<SharedBuffer> extra;  // second copies and parities, when they are needed
   void* device = nullptr;
+  void* second_device = nullptr;  // when it is needed
   cudaStream_t stream = nullptr;
 };
+
+namespace {
+
+bool reads_host(CopyPath path) {
+  return path == CopyPath::host_to_host || path == CopyPath::host_to_device;
+}
+bool writes_host(CopyPath path) {
+  return path == CopyPath::host_to_host || path == CopyPath::device_to_host;
+}
+
+}  // namespace
 
 std::string gpu_problem() {
   int count = 0;
@@ -129,19 +142,21 @@ GpuLimits::~GpuLimits() = default;
 
 double GpuLimits::copy_seconds(CopyPath path) {
   Buffers& b = *buffers_;
-  const bool reads_host = path != CopyPath::device_to_host;
-  const bool writes_host = path != CopyPath::host_to_device;
-  void* to = writes_host ? b.destination.get() : b.device;
-  const void* from = reads_host ? b.source.get() : b.device;
-  if (writes_host) std::memset(b.destination.get(), 0, b.length);
-  if (!reads_host) b.transfer(b.device, b.source.get());
-  if (!writes_host) zero_device(b.device, b.length);
+  if (path == CopyPath::device_to_device && b.second_device == nullptr) {
+    require(cudaMalloc(&b.second_device, b.length), "cudaMalloc");
+  }
+  void* const from = reads_host(path) ? b.source.get() : b.device;
+  void* const device = path == CopyPath::device_to_device ? b.second_device : b.device;
+  void* const to = writes_host(path) ? b.destination.get() : device;
+  if (writes_host(path)) std::memset(b.destination.get(), 0, b.length);
+  if (!reads_host(path)) b.transfer(b.device, b.source.get());
+  if (!writes_host(path)) zero_device(device, b.length);
   const auto began = std::chrono::steady_clock::now();
   copy_kernel<<<block_count, thread_count, 0, b.stream>>>(static_cast<uint4*>(to), static_cast<const uint4*>(from),
                                                           b.length / sizeof(uint4));
   require(cudaStreamSynchronize(b.stream), "copy kernel");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  if (!writes_host) b.transfer(b.destination.get(), b.device);
+  if (!writes_host(path)) b.transfer(b.destination.get(), device);
   if (std::memcmp(b.destination.get(), b.source.get(), b.length) != 0) {
     throw std::runtime_error("the bare copy kernel did not copy");
   }

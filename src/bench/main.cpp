@@ -60,12 +60,11 @@ void add_options(cli::CommandLine line) {
   run.option("-o,--output", run_options.output, "Write the result as JSON to this file");
   run.option("--step", run_options.step, "Bytes that one command of a large transfer moves (default 256M)");
   run.flag("--quick", run_options.quick, "Less data and fewer repetitions");
-  run.option(
-         "--only", run_options.only,
-         "Parts to run: first, files, vram, scrub, latency, rate, paths, sync, recovery, idle, checkpoint, checksums, "
-         "raid, rebuild, emptying, empty; sweep only when named")
+  run.option("--only", run_options.only,
+             "Parts to run: first, files, vram, scrub, latency, rate, paths, sync, recovery, idle, checkpoint, tier, "
+             "checksums, raid, rebuild, emptying, empty; sweep only when named")
       .one_of({"first", "files", "vram", "scrub", "latency", "rate", "paths", "sync", "recovery", "idle", "checkpoint",
-               "checksums", "raid", "rebuild", "emptying", "empty", "sweep"});
+               "tier", "checksums", "raid", "rebuild", "emptying", "empty", "sweep"});
   run.option("--level", run_options.levels, "Pools of the parts raid, rebuild and sweep; default all")
       .one_of({"raid0", "raid1", "raid5-3+1", "raid6-4+2", "raid7-5+3"});
   run.on_selected([] { action = Action::run; });

@@ -90,6 +90,7 @@ Limits measure_limits(bool on_gpu, u64 length_bytes) {
   GpuLimits limits(length_bytes);
   result.write_gb_per_s = result.read_gb_per_s = measure_limit(limits, CopyPath::host_to_host, length_bytes);
   result.device_gb_per_s = measure_limit(limits, CopyPath::host_to_device, length_bytes);
+  result.device_copy_gb_per_s = measure_limit(limits, CopyPath::device_to_device, length_bytes);
   result.what = "bare kernel";
   count_free_processors();  // loads the probe, which must not happen while the service kernel runs
   return result;
@@ -143,6 +144,9 @@ int bench_run(const BenchRunOptions& options) {
     }
   }
   const bool clean = server.stop();
+  if (on_gpu) {
+    run_alone(options, "tier", result, [&] { bench_page_tier(scale, limits, server_options, result); });
+  }
   run_alone(options, "checksums", result, [&] { bench_checksums(scale, limits, server_options, result); });
   run_alone(options, "raid", result, [&] { bench_raid(scale, server_options, options.levels, on_gpu, result); });
   run_alone(options, "rebuild", result,
