@@ -36,6 +36,14 @@ constexpr u64 step_bytes = 1 << 20;
 constexpr u32 sequential_depth = 8;
 constexpr u32 random_depth = 256;
 constexpr u32 raid_drives = 4;
+
+// Commands that write the same file run one after the other, so large ones use more workers.
+struct RaidStep {
+  const char* suffix;
+  u64 bytes;
+  u32 depth;
+};
+constexpr RaidStep raid_steps[] = {{"", step_bytes, sequential_depth}, {"-large", u64{64} << 20, 4}};
 constexpr double raid_ratio_min = 0.85;
 constexpr double random_ratio_min = 0.8;
 
@@ -192,14 +200,21 @@ void measure_raid(DrivesContext& context, const std::string& folder, const std::
   std::unique_ptr<DriveFile> file;
   const auto total = static_cast<double>(file_bytes);
   const auto alone = [&](device::IoOperation operation) { return bare->rate(operation, file_bytes, 1024, false); };
-  std::vector<EmulatedSide> sides{
-      {"raid5-write", fmt::format("sequential write of 1 MiB, fsync, raid5 on {} drives {}", raid_drives, profile),
-       "GB/s", 1e9, raid_ratio_min, [&] { return total / file->write_whole(step_bytes, sequential_depth).seconds; },
-       [&] { return alone(device::IoOperation::write) * data_part; }},
-      {"raid5-read", fmt::format("sequential read of 1 MiB, raid5 on {} drives {}", raid_drives, profile), "GB/s", 1e9,
-       raid_ratio_min, [&] { return total / file->read_whole(step_bytes, sequential_depth).seconds; },
-       [&] { return alone(device::IoOperation::read); }},
-  };
+  std::vector<EmulatedSide> sides;
+  for (const RaidStep& step : raid_steps) {
+    const auto add = [&](const char* name, const std::string& what, const auto& pool_s, const auto& alone_rate) {
+      sides.push_back(
+          {std::string(name) + step.suffix,
+           fmt::format("sequential {} by {} MiB, raid5 on {} drives {}", what, step.bytes >> 20, raid_drives, profile),
+           "GB/s", 1e9, raid_ratio_min, [=] { return total / pool_s(); }, alone_rate});
+    };
+    add(
+        "raid5-write", "write with fsync", [&] { return file->write_whole(step.bytes, step.depth).seconds; },
+        [=] { return alone(device::IoOperation::write) * data_part; });
+    add(
+        "raid5-read", "read", [&] { return file->read_whole(step.bytes, step.depth).seconds; },
+        [=] { return alone(device::IoOperation::read); });
+  }
   bare = std::make_unique<BareDrives>(paths, drives);
   measure_alone(context, sides);
   bare.reset();

@@ -92,6 +92,7 @@ TEST(BenchDrives, EmulatedDrivesAreComparedWithTheDriverAlone) {
     EXPECT_NE(row.remark.find("emulated NVMe drives"), std::string::npos) << row.remark;
   }
   EXPECT_EQ(names, (std::set<std::string>{"drives-emulated-raid5-write", "drives-emulated-raid5-read",
+                                          "drives-emulated-raid5-write-large", "drives-emulated-raid5-read-large",
                                           "drives-emulated-read-random"}));
   EXPECT_TRUE(std::filesystem::is_empty(own.path()));
   context.drive = "floppy";
