@@ -16,6 +16,7 @@
 #include "bench/device_reader.hpp"
 #include "bench/limits.hpp"
 #include "bench/parts.hpp"
+#include "bench/pool.hpp"
 #include "engine/engine_host.hpp"
 #include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
@@ -257,6 +258,8 @@ void bench_read_device(BenchContext& context) {
 void bench_page_tier(const BenchScale& scale, Limits limits, session::ServerOptions options, BenchResult& result) {
   constexpr u32 passes_before_copies = 3;  // the first ones find out that the pages are read again
   constexpr double hit_ratio_min = 0.4;
+  const MemoryPool pool({.device_bytes = scale.device_bytes});
+  options.device_paths = pool.paths();
   options.page_cache_bytes = 2 * scale.file_bytes;
   server::PoolServer server(options);
   server.start();
