@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "base/limits.hpp"
 #include "bench/result.hpp"
@@ -17,7 +18,6 @@ namespace gpu4fs::bench {
 namespace {
 
 constexpr u32 depth_log2 = 10;
-constexpr const char* file_name = "file";
 
 }  // namespace
 
@@ -51,8 +51,9 @@ void DrivePool::stop() {
   if (!clean) throw std::runtime_error("the last checkpoint failed");
 }
 
-DriveFile::DriveFile(server::PoolServer& server, u64 length_bytes)
+DriveFile::DriveFile(server::PoolServer& server, u64 length_bytes, std::string name)
     : server_(server),
+      name_(std::move(name)),
       client_(frontend::open_local_session(server, length_bytes + BenchClient::control_bytes, depth_log2)),
       versions_(length_bytes / page_size) {}
 
@@ -66,24 +67,45 @@ DriveTime DriveFile::time_of(const Work& work) {
   return {seconds, process_cpu_seconds() - cpu_began, server_.media_cpu_seconds() - media_cpu_began};
 }
 
-DriveTime DriveFile::write_whole(u64 step_bytes, u32 depth) {
-  if (inode_ != 0) remove();
+void DriveFile::fill() {
   std::fill(versions_.begin(), versions_.end(), ++newest_);
   fill_pattern(memory(0), newest_, 0, versions_.size());
+}
+
+DriveTime DriveFile::write_filled(u64 step_bytes, u32 depth) {
   return time_of([&] {
-    inode_ = client_.create(format::inode_number_root, file_name);
+    inode_ = client_.create(format::inode_number_root, name_);
     client_.stream(wire::Opcode::write, inode_, versions_.size() * page_size, step_bytes, depth,
                    client_.buffer_address(0));
     fsync();
   });
 }
 
-DriveTime DriveFile::read_whole(u64 step_bytes, u32 depth) {
-  const u64 length = versions_.size() * page_size;
-  std::memset(memory(0), 0, length);
-  const DriveTime time = time_of(
-      [&] { client_.stream(wire::Opcode::read, inode_, length, step_bytes, depth, client_.buffer_address(0)); });
+DriveTime DriveFile::write_whole(u64 step_bytes, u32 depth) {
+  if (inode_ != 0) remove();
+  fill();
+  return write_filled(step_bytes, depth);
+}
+
+void DriveFile::clear() {
+  std::memset(memory(0), 0, versions_.size() * page_size);
+}
+
+DriveTime DriveFile::read_cleared(u64 step_bytes, u32 depth) {
+  return time_of([&] {
+    client_.stream(wire::Opcode::read, inode_, versions_.size() * page_size, step_bytes, depth,
+                   client_.buffer_address(0));
+  });
+}
+
+void DriveFile::check() {
   for (u64 page = 0; page < versions_.size(); ++page) check(page);
+}
+
+DriveTime DriveFile::read_whole(u64 step_bytes, u32 depth) {
+  clear();
+  const DriveTime time = read_cleared(step_bytes, depth);
+  check();
   return time;
 }
 
@@ -145,7 +167,7 @@ void DriveFile::fsync() {
 }
 
 void DriveFile::remove() {
-  client_.unlink(format::inode_number_root, file_name);
+  client_.unlink(format::inode_number_root, name_);
   client_.sync();
   inode_ = 0;
 }

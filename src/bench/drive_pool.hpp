@@ -49,11 +49,17 @@ struct DriveTime {
 // the file and the same place of the memory. The times are of the transfer alone, without filling and comparing memory.
 class DriveFile {
  public:
-  DriveFile(server::PoolServer& server, u64 length_bytes);
+  DriveFile(server::PoolServer& server, u64 length_bytes, std::string name = "file");
 
   // A new file in place of the old one, in commands of `step_bytes`, `depth` at a time; with an fsync.
   DriveTime write_whole(u64 step_bytes, u32 depth);
   DriveTime read_whole(u64 step_bytes, u32 depth);
+  // The two in parts, for several files at once: other bytes than before in memory, the transfer, and the comparison.
+  void fill();
+  DriveTime write_filled(u64 step_bytes, u32 depth);
+  void clear();
+  DriveTime read_cleared(u64 step_bytes, u32 depth);
+  void check();
   // One command a page, in this order.
   DriveTime read_pages(const std::vector<u32>& pages, u32 depth);
   // With other bytes than before, and an fsync.
@@ -72,6 +78,7 @@ class DriveFile {
   DriveTime time_of(const Work& work);
 
   server::PoolServer& server_;
+  std::string name_;
   BenchClient client_;
   u64 inode_ = 0;              // 0: there is none
   u64 newest_ = 0;             // pattern

@@ -12,6 +12,7 @@
 #include "bench/drive_pool.hpp"
 #include "bench/drives.hpp"
 #include "bench/loop_device.hpp"
+#include "bench/mounts.hpp"
 #include "bench/result.hpp"
 
 namespace gpu4fs::bench {

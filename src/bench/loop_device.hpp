@@ -1,42 +1,33 @@
-// A loop device over a file, for peers and pools of benchmarks. Private to the tools; needs root and losetup.
+// A loop device over a file, for peers and pools of benchmarks. Private to the tools; needs root.
 #pragma once
 
-#include <unistd.h>
-
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "bench/mounts.hpp"
-
 namespace gpu4fs::bench {
 
+// The kernel detaches it when nobody has it open any more, so it also ends with a process that is killed.
 class LoopDevice {
  public:
-  // `is_direct`: it accesses the file past the page cache of the system. std::runtime_error.
-  explicit LoopDevice(const std::string& file, bool is_direct = false) {
-    if (::geteuid() != 0) throw std::runtime_error("a loop device needs root");
-    std::vector<std::string> words{"losetup", "--find", "--show"};
-    if (is_direct) words.emplace_back("--direct-io=on");
-    words.push_back(file);
-    path_ = program_output(words);
-    path_.erase(path_.find_last_not_of('\n') + 1);
-  }
-  ~LoopDevice() {
-    try {
-      run_program({"losetup", "--detach", path_}, true);
-    } catch (const std::runtime_error&) {  // the kernel detaches it when it is not in use
-    }
-  }
+  // `is_direct`: it accesses the file past the page cache of the system. std::runtime_error, also if it cannot.
+  explicit LoopDevice(const std::string& file, bool is_direct = false);
+  ~LoopDevice();
   LoopDevice(const LoopDevice&) = delete;
   LoopDevice& operator=(const LoopDevice&) = delete;
 
   const std::string& path() const { return path_; }
 
  private:
+  // False: somebody else was faster.
+  bool take_free(int control, int file, bool is_direct);
+
   std::string path_;
+  int descriptor_ = -1;
 };
+
+// std::runtime_error: why this process cannot make loop devices.
+void check_loop_devices();
 
 using LoopDevices = std::vector<std::unique_ptr<LoopDevice>>;
 

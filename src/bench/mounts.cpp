@@ -8,8 +8,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <stdexcept>
+
+#include "bench/held_signals.hpp"
 
 extern char** environ;
 
@@ -29,9 +33,13 @@ pid_t start_program(const std::vector<std::string>& words, bool quiet) {
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   }
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  if (HeldSignals::exist()) ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t child = 0;
-  const int error = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int error = ::posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
   if (error != 0) throw std::runtime_error(fmt::format("{}: {}", words[0], std::strerror(error)));
   return child;
 }
@@ -41,6 +49,15 @@ void run_program(const std::vector<std::string>& words, bool quiet) {
   if (::waitpid(start_program(words, quiet), &status, 0) < 0 || status != 0) {
     throw std::runtime_error(fmt::format("{} {} failed", words[0], words.size() > 1 ? words[1] : ""));
   }
+}
+
+bool has_program(const std::string& name) {
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/usr/sbin:/usr/bin:/sbin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((folder + "/" + name).c_str(), X_OK) == 0) return true;
+  }
+  return false;
 }
 
 std::string program_output(const std::vector<std::string>& words) {
@@ -55,18 +72,39 @@ std::string program_output(const std::vector<std::string>& words) {
   return text;
 }
 
+namespace {
+
+std::string main_program() {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu4fs").string();
+}
+
+}  // namespace
+
 PoolMount::PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options,
                      const std::string& profile)
-    : Mount(std::move(folder)),
-      program_((std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu4fs").string()),
-      options_(std::move(options)) {
+    : Mount(std::move(folder)), program_(main_program()), options_(std::move(options)) {
   std::filesystem::create_directories(data_folder);
   for (int i = 0; i < 4; ++i) devices_ += fmt::format("{}{}/device{}", i == 0 ? "" : ":", data_folder, i);
   run_program({program_, "mkfs", "-q", "-d", profile, "--size", std::to_string(pool_bytes / 4), devices_});
 }
 
+PoolMount::PoolMount(const std::vector<std::string>& devices, std::string folder, std::string options,
+                     const std::string& profile)
+    : Mount(std::move(folder)),
+      program_(main_program()),
+      options_(std::move(options)),
+      devices_(fmt::format("{}", fmt::join(devices, ":"))) {
+  run_program({program_, "mkfs", "-q", "-f", "-d", profile, "-m", profile, devices_});
+}
+
+// The server has left its devices behind it, unless the mount is in use.
 PoolMount::~PoolMount() {
-  if (is_up_) (void)::waitpid(start_program({"fusermount3", "-uz", folder_}), nullptr, 0);
+  if (!is_up_) return;
+  try {
+    run_program({program_, "umount", folder_}, true);
+  } catch (const std::runtime_error&) {
+    (void)::waitpid(start_program({"fusermount3", "-uz", folder_}), nullptr, 0);
+  }
 }
 
 void PoolMount::up() {

@@ -19,10 +19,13 @@ namespace gpu4fs::bench {
 // Throws std::runtime_error with errno's text.
 [[noreturn]] void fail_by_errno(const std::string& what);
 
-// `quiet`: its output is discarded. std::runtime_error if it cannot be started.
+// `quiet`: its output is discarded. While HeldSignals exist, it is in a process group of its own. std::runtime_error if
+// it cannot be started.
 pid_t start_program(const std::vector<std::string>& words, bool quiet = false);
 // Starts it and waits for it. std::runtime_error if it fails.
 void run_program(const std::vector<std::string>& words, bool quiet = false);
+// Whether $PATH has it.
+bool has_program(const std::string& name);
 // Returns its standard output.
 std::string program_output(const std::vector<std::string>& words);
 
@@ -81,6 +84,9 @@ class PoolMount final : public Mount {
   // Four devices in `data_folder` with `pool_bytes` in total; `options` are for the mount.
   PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options = "engine=cpu",
             const std::string& profile = "single");
+  // Over devices of the caller, whose content it replaces.
+  PoolMount(const std::vector<std::string>& devices, std::string folder, std::string options,
+            const std::string& profile);
   ~PoolMount() override;
   void up() override;
   void down() override;
