@@ -52,8 +52,14 @@ class Detached {
 
   // Carries out the next request. False: there is none.
   bool serve(Status status = Status::ok) {
+    return serve_with([status] { return status; });
+  }
+  // The same; how it ends is decided when there is one.
+  template <typename Decide>
+  bool serve_with(Decide decide) {
     u32 slot = 0;
     if (!take(queue_.shared(), &slot)) return false;
+    const Status status = decide();
     const IoRequest request = request_of(queue_.shared(), slot);
     if (on_request) on_request(request);
     if (status == Status::ok) {
@@ -272,7 +278,11 @@ TEST(DetachedIo, WhatTheSystemRefusesIsWrittenLater) {
   std::atomic<u32> refusals{5};
   std::thread controller([&] {
     while (!is_done) {
-      if (world.serve(refusals != 0 ? Status::io_error : Status::ok) && refusals != 0) --refusals;
+      (void)world.serve_with([&] {
+        if (refusals == 0) return Status::ok;
+        --refusals;
+        return Status::io_error;
+      });
     }
   });
   EXPECT_EQ(write_back_all(Lane{}, *world.staged, 0), Status::ok);
@@ -319,7 +329,7 @@ TEST(DetachedIo, AWriteWithoutRoomStaysAndIsNoErrorOfTheDevice) {
   std::atomic<bool> is_done{false};
   std::atomic<bool> is_full{true};
   std::thread controller([&] {
-    while (!is_done) (void)world.serve(is_full ? Status::no_space : Status::ok);
+    while (!is_done) (void)world.serve_with([&] { return is_full ? Status::no_space : Status::ok; });
   });
   const Status refused = write_back_all(Lane{}, *world.staged, 0);
   EXPECT_EQ(undecided_errors(*world.staged), 0u);
