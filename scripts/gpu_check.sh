@@ -132,7 +132,7 @@ if [ -z "$quick" ]; then
             $([ $# -eq 0 ] || printf -- '--only %s ' "$@")
         [ ! -s "$result" ] || "$prebuilt/gpu4fs" bench report "$result"
     }
-    bench run run 150 first files vram scrub latency rate sync recovery idle checkpoint checksums
+    bench run run 150 first files vram scrub latency rate sync recovery idle checkpoint tier checksums
     bench nvme nvme 150
     bench run raid 250 raid
 fi

@@ -1,21 +1,21 @@
 // Large files: writes from and reads into host memory, and reads into GPU memory.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <barrier>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "base/limits.hpp"
 #include "bench/client.hpp"
-#include "bench/device_reader.hpp"
 #include "bench/limits.hpp"
 #include "bench/parts.hpp"
+#include "bench/pool.hpp"
 #include "engine/engine_host.hpp"
 #include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
@@ -203,28 +203,45 @@ void bench_files(BenchContext& context) {
   }
 }
 
-DeviceReader::DeviceReader(server::PoolServer& server, u64 length_bytes)
-    : memory_(allocate_device(length_bytes)), copy_(length_bytes) {
-  server::LocalSession local = server.open_session(BenchClient::control_bytes + page_size);
-  const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
-  const Status added = server.engine().add_buffer(session->index(), buffer, memory_, length_bytes);
-  if (added != Status::ok) throw std::runtime_error(fmt::format("GPU memory as a buffer: {}", status_text(added)));
-  client_.emplace(client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
-}
-
-double DeviceReader::read_seconds(u64 inode, u64 command_bytes) {
-  const u64 length = copy_.size();
-  zero_device(memory_, length);
-  const double began = now_seconds();
-  client_->stream(wire::Opcode::read, inode, length, command_bytes, in_flight, wire::ring_address(buffer, 0));
-  const double seconds = now_seconds() - began;
-  std::fill(copy_.begin(), copy_.end(), u8{0});
-  copy_from_device(copy_.data(), memory_, length);
-  check_pattern(copy_.data(), 0, 0, length / page_size);
-  return seconds;
-}
-
 namespace {
+
+// A client whose buffer is GPU memory, which is freed with the process: a free would wait for the service kernel.
+class DeviceReader {
+ public:
+  // For files of this length. Throws std::runtime_error.
+  DeviceReader(server::PoolServer& server, u64 length_bytes)
+      : memory_(allocate_device(length_bytes)), copy_(length_bytes), client_(open(server)) {}
+
+  // Reads a whole file so many times, and compares it with pattern 0 each time. Returns the rates in GB/s.
+  std::vector<double> rates(u64 inode, u64 command_bytes, u32 passes) {
+    std::vector<double> rates;
+    for (u32 pass = 0; pass < passes; ++pass) {
+      zero_device(memory_, copy_.size());
+      const double began = now_seconds();
+      client_.stream(wire::Opcode::read, inode, copy_.size(), command_bytes, in_flight, wire::ring_address(buffer, 0));
+      rates.push_back(static_cast<double>(copy_.size()) / bytes_per_gb / (now_seconds() - began));
+      std::fill(copy_.begin(), copy_.end(), u8{0});
+      copy_from_device(copy_.data(), memory_, copy_.size());
+      check_pattern(copy_.data(), 0, 0, copy_.size() / page_size);
+    }
+    return rates;
+  }
+
+ private:
+  static constexpr u32 buffer = 1;
+
+  client::Session open(server::PoolServer& server) {
+    server::LocalSession local = server.open_session(BenchClient::control_bytes + page_size);
+    const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
+    const Status added = server.engine().add_buffer(session->index(), buffer, memory_, copy_.size());
+    if (added != Status::ok) throw std::runtime_error(fmt::format("GPU memory as a buffer: {}", status_text(added)));
+    return client::Session(client::Connection{local.producer, local.port, std::move(local.owner)});
+  }
+
+  void* memory_;
+  std::vector<u8> copy_;
+  BenchClient client_;
+};
 
 // A new file with pattern 0.
 u64 write_pattern_file(BenchClient& writer, const BenchScale& scale, const char* name) {
@@ -243,46 +260,42 @@ void bench_read_device(BenchContext& context) {
   BenchClient writer(frontend::open_local_session(context.server, scale.file_bytes + BenchClient::control_bytes));
   const u64 inode = write_pattern_file(writer, scale, "device-read");
   DeviceReader reader(context.server, scale.file_bytes);
-  std::vector<double> rates;
-  for (u32 repeat = 0; repeat <= scale.repeats; ++repeat) {
-    const double seconds = reader.read_seconds(inode, scale.command_bytes());
-    if (repeat > 0) rates.push_back(static_cast<double>(scale.file_bytes) / bytes_per_gb / seconds);
-  }
+  (void)reader.rates(inode, scale.command_bytes(), 1);
+  const std::vector<double> rates = reader.rates(inode, scale.command_bytes(), scale.repeats);
   add_rate(context, "read-vram", "read into GPU memory " + file_text(context, 1), rates, context.limits.device_gb_per_s,
            device_ratio_min);
   writer.unlink(format::inode_number_root, "device-read");
   writer.sync();
 }
 
-void bench_page_tier(const BenchScale& scale, Limits limits, session::ServerOptions options, BenchResult& result) {
+void bench_page_tier(const BenchScale& scale, const Limits& limits, session::ServerOptions options, bool on_gpu,
+                     BenchResult& result) {
   constexpr u32 passes_before_copies = 3;  // the first ones find out that the pages are read again
   constexpr double hit_ratio_min = 0.4;
+  if (!on_gpu) throw std::runtime_error("copies in GPU memory need the GPU engine");
+  // The pool of the caller is claimed until its server is gone.
+  const MemoryPool pool({.device_bytes = scale.device_bytes});
+  options.device_paths = pool.paths();
   options.page_cache_bytes = 2 * scale.file_bytes;
   server::PoolServer server(options);
   server.start();
-  std::vector<double> rates;
-  const u64 page_count = scale.file_bytes / page_size;
-  u64 hits = 0;
   {
+    BenchContext context{server, scale, limits, on_gpu, result};
     BenchClient writer(frontend::open_local_session(server, scale.file_bytes + BenchClient::control_bytes));
     const u64 inode = write_pattern_file(writer, scale, "tier-read");
     writer.sync();
     DeviceReader reader(server, scale.file_bytes);
-    for (u32 pass = 0; pass < passes_before_copies; ++pass) (void)reader.read_seconds(inode, scale.command_bytes());
+    (void)reader.rates(inode, scale.command_bytes(), passes_before_copies);
     const u64 hits_before = server.engine().page_tier().hits;
-    for (u32 repeat = 0; repeat < scale.repeats; ++repeat) {
-      const double seconds = reader.read_seconds(inode, scale.command_bytes());
-      rates.push_back(static_cast<double>(scale.file_bytes) / bytes_per_gb / seconds);
-    }
-    hits = server.engine().page_tier().hits - hits_before;
-    writer.unlink(format::inode_number_root, "tier-read");
-    writer.sync();
+    const std::vector<double> rates = reader.rates(inode, scale.command_bytes(), scale.repeats);
+    const u64 hits = server.engine().page_tier().hits - hits_before;
+    add_rate(context, "read-tier", "read into GPU memory, copies in it, " + file_text(context, 1), rates,
+             limits.device_copy_gb_per_s, hit_ratio_min);
+    // A page may be looked for more than once.
+    const u64 pages = scale.file_bytes / page_size * scale.repeats;
+    result.rows.back().remark =
+        fmt::format("{:.3f} copies found a page", static_cast<double>(hits) / static_cast<double>(pages));
   }
-  BenchContext context{server, scale, limits, true, result};
-  add_rate(context, "read-tier", "read into GPU memory, copies in it, " + file_text(context, 1), rates,
-           limits.device_copy_gb_per_s, hit_ratio_min);
-  result.rows.back().remark = fmt::format("{:.3f} of the pages had copies",
-                                          static_cast<double>(hits) / static_cast<double>(page_count * scale.repeats));
   if (!server.stop()) throw std::runtime_error("the last checkpoint failed");
 }
 

@@ -202,18 +202,13 @@ void measure_raid(DrivesContext& context, const std::string& folder, const std::
   const auto alone = [&](device::IoOperation operation) { return bare->rate(operation, file_bytes, 1024, false); };
   std::vector<EmulatedSide> sides;
   for (const RaidStep& step : raid_steps) {
-    const auto add = [&](const char* name, const std::string& what, const auto& pool_s, const auto& alone_rate) {
-      sides.push_back(
-          {std::string(name) + step.suffix,
-           fmt::format("sequential {} by {} MiB, raid5 on {} drives {}", what, step.bytes >> 20, raid_drives, profile),
-           "GB/s", 1e9, raid_ratio_min, [=] { return total / pool_s(); }, alone_rate});
-    };
-    add(
-        "raid5-write", "write with fsync", [&] { return file->write_whole(step.bytes, step.depth).seconds; },
-        [=] { return alone(device::IoOperation::write) * data_part; });
-    add(
-        "raid5-read", "read", [&] { return file->read_whole(step.bytes, step.depth).seconds; },
-        [=] { return alone(device::IoOperation::read); });
+    const std::string where = fmt::format("by {} MiB, raid5 on {} drives {}", step.bytes >> 20, raid_drives, profile);
+    sides.push_back({fmt::format("raid5-write{}", step.suffix), "sequential write with fsync " + where, "GB/s", 1e9,
+                     raid_ratio_min, [&, step] { return total / file->write_whole(step.bytes, step.depth).seconds; },
+                     [&] { return alone(device::IoOperation::write) * data_part; }});
+    sides.push_back({fmt::format("raid5-read{}", step.suffix), "sequential read " + where, "GB/s", 1e9, raid_ratio_min,
+                     [&, step] { return total / file->read_whole(step.bytes, step.depth).seconds; },
+                     [&] { return alone(device::IoOperation::read); }});
   }
   bare = std::make_unique<BareDrives>(paths, drives);
   measure_alone(context, sides);

@@ -78,9 +78,9 @@ void add_rate(BenchContext& context, const char* name, std::string what, const s
 void bench_first_touch(BenchContext& context);
 void bench_files(BenchContext& context);
 void bench_read_device(BenchContext& context);
-// Reads of pages that have copies in GPU memory, by an engine of its own on the pool of `options`; no other engine may
-// run. For a GPU.
-void bench_page_tier(const BenchScale& scale, Limits limits, session::ServerOptions options, BenchResult& result);
+// Reads of pages that have copies in GPU memory; with a pool of its own, like bench_raid().
+void bench_page_tier(const BenchScale& scale, const Limits& limits, session::ServerOptions options, bool on_gpu,
+                     BenchResult& result);
 // Alternates between pools with and without checksums of data, each with an engine of its own; no other engine may run.
 void bench_checksums(const BenchScale& scale, const Limits& limits, const session::ServerOptions& options,
                      BenchResult& result);

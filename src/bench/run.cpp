@@ -144,8 +144,9 @@ int bench_run(const BenchRunOptions& options) {
     }
   }
   const bool clean = server.stop();
-  if (on_gpu) {
-    run_alone(options, "tier", result, [&] { bench_page_tier(scale, limits, server_options, result); });
+  // A part of the GPU engine. Whoever names it for another one is told.
+  if (on_gpu || !options.only.empty()) {
+    run_alone(options, "tier", result, [&] { bench_page_tier(scale, limits, server_options, on_gpu, result); });
   }
   run_alone(options, "checksums", result, [&] { bench_checksums(scale, limits, server_options, result); });
   run_alone(options, "raid", result, [&] { bench_raid(scale, server_options, options.levels, on_gpu, result); });
