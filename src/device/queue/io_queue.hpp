@@ -100,6 +100,8 @@ GPU4FS_FN u32 publish_slots(Group g, IoQueue& queue, u32 slot) {
     if (g.leader()) detail::io_cells(queue.shared, queue.slot_count).put_behind_fence(position, published);
     ++position;
   }
+  // A rank that waits for a request must not keep the leader from publishing it.
+  g.sync();
   return popcount(having);
 }
 
