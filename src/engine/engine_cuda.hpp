@@ -54,6 +54,7 @@ class CudaAllocator final : public EngineAllocator {
   void* allocate(u64 bytes, u64 alignment) override;
   void copy_in(void* engine_destination, const void* host_source, u64 bytes) override;
   void zero(void* engine_destination, u64 bytes) override;
+  bool copy_out(void* host_destination, const void* engine_source, u64 bytes) override;
 
   // Pinned host memory, zeroed, at the same address on both sides: rings of upcalls, fault records.
   void* allocate_shared(u64 bytes);

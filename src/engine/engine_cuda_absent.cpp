@@ -34,6 +34,9 @@ void CudaAllocator::copy_in(void* /*to*/, const void* /*from*/, u64 /*bytes*/) {
 void CudaAllocator::zero(void* /*to*/, u64 /*bytes*/) {
   refuse();
 }
+bool CudaAllocator::copy_out(void* /*to*/, const void* /*from*/, u64 /*bytes*/) {
+  refuse();
+}
 void* CudaAllocator::allocate_shared(u64 /*bytes*/) {
   refuse();
 }

@@ -47,6 +47,18 @@ void CudaAllocator::zero(void* engine_destination, u64 bytes) {
   require_cuda(cudaDeviceSynchronize(), "clearing GPU memory");
 }
 
+bool CudaAllocator::copy_out(void* host_destination, const void* engine_source, u64 bytes) {
+  const CurrentDevice current(state_->device);
+  // Not on the default stream, which might wait for the service kernel.
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
+  const bool is_copied =
+      cudaMemcpyAsync(host_destination, engine_source, bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
+      cudaStreamSynchronize(stream) == cudaSuccess;
+  (void)cudaStreamDestroy(stream);
+  return is_copied;
+}
+
 void* CudaAllocator::allocate_shared(u64 bytes) {
   const CurrentDevice current(state_->device);
   void* block = nullptr;

@@ -34,6 +34,7 @@ bool is_buffered(const block::BlockMedium* medium) {
 DirectMedia::DirectMedia(EngineAllocator& allocator, device::IoQueueMemory memory, bool producer_can_wake)
     : queue_(device::build_io_queue(allocator, slot_count, memory, producer_can_wake)),
       shared_(static_cast<device::IoQueueShared*>(memory.host)),
+      allocator_(allocator),
       producer_can_wake_(producer_can_wake),
       media_(device_count_max) {}
 
@@ -41,6 +42,8 @@ void DirectMedia::use_drives(EngineAllocator& allocator, EngineAllocator& shared
                              EmulatedDriveOptions options, const nvme::EngineMemory* bus) {
   GPU4FS_CHECK(drives_ == nullptr && controller_ == nullptr);
   has_bus_ = bus != nullptr;
+  // A kernel's own memory. Threads of this process look at the slots where they are.
+  if (!producer_can_wake_) private_slots_ = device::keep_slots_private(allocator, queue_, slot_count);
   drives_ = std::make_unique<EmulatedDrives>(DriveMemorySource{allocator, shared, producer_can_wake_, bus},
                                              ServedIoQueue{queue_, slot_count}, device_count, std::move(options));
 }
@@ -80,9 +83,16 @@ std::unique_ptr<DirectMedia::Medium> DirectMedia::open(device::MappedFile& file)
   return medium;
 }
 
+bool DirectMedia::may_be_pending(u32 device) const {
+  if (private_slots_ == nullptr) return device::may_be_pending(*shared_, device);
+  std::vector<device::IoSlot> copies(slot_count);
+  if (!allocator_.copy_out(copies.data(), private_slots_, slot_count * sizeof(device::IoSlot))) return true;
+  return device::may_be_pending(copies.data(), slot_count, device);
+}
+
 bool DirectMedia::await_quiet(u32 device, u64 timeout_ms) const {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  while (device::may_be_pending(*shared_, device)) {
+  while (may_be_pending(device)) {
     if (std::chrono::steady_clock::now() > limit) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -104,8 +104,12 @@ class DirectMedia {
   std::string first_error(u32 device) const { return controller_->first_error(device); }
 
  private:
+  bool may_be_pending(u32 device) const;
+
   device::IoQueue* queue_;
   device::IoQueueShared* shared_;
+  EngineAllocator& allocator_;
+  const device::IoSlot* private_slots_ = nullptr;  // engine memory; null: the slots are the host's
   bool producer_can_wake_;
   bool has_bus_ = false;
   std::vector<std::unique_ptr<block::BlockMedium>> media_;    // by device, null: it is mapped

@@ -26,6 +26,11 @@ namespace gpu4fs::device {
 
 namespace detail {
 
+// Who takes reports is on the processor that puts them.
+GPU4FS_FN inline FreeCells own_reports(const IoQueue& queue) {
+  return {queue.report_words, queue.slot_count};
+}
+
 // Of one rank.
 struct CompletedSlots {
   u32 count = 0;
@@ -37,12 +42,12 @@ GPU4FS_FN inline void complete_slot(IoQueue& queue, u32 slot, Status status, Com
   IoSlot& place = io_slot(queue, slot);
   const bool reports = place.request.reports != 0;
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::system>(&place.status)), io_pending);
-  store<Order::release, Scope::system>(&place.status, static_cast<u32>(status));
+  store<Order::release, Scope::engine>(&place.status, static_cast<u32>(status));
   ++completed->count;
   if (!GPU4FS_MUTANT(drive_report_lost, reports, false)) return;
   ++completed->reported;
   const u64 position = fetch_add<Order::relaxed, Scope::engine>(&queue.report_tail, u64{1});
-  report_cells(queue.shared, queue.slot_count).put(position, slot);
+  own_reports(queue).put(position, slot);
 }
 
 GPU4FS_FN inline void end_command(IoQueue& queue, const nvme::Outcome& outcome, CompletedSlots* completed) {

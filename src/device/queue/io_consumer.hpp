@@ -53,15 +53,14 @@ inline bool complete(IoQueueShared& shared, u32 slot, Status status) {
   store<Order::release, Scope::system>(&completed.status, static_cast<u32>(status));
   if (!reports) return false;
   const u64 position = fetch_add<Order::relaxed, Scope::system>(&shared.report_tail, u64{1});
-  detail::report_cells(&shared, shared.slot_count).put(position, slot);
+  detail::IoCells{detail::report_words_behind(&shared, shared.slot_count), shared.slot_count}.put(position, slot);
   return true;
 }
 
 // Whether a request for the device may be pending, published or not. No request for it begins meanwhile. A slot that
 // another request takes at this moment may look like one. Any thread.
-GPU4FS_UNWATCHED bool may_be_pending(const IoQueueShared& shared, u32 device) {
-  const IoSlot* const slots = detail::io_slots(const_cast<IoQueueShared*>(&shared), shared.slot_count);
-  for (u32 slot = 0; slot < shared.slot_count; ++slot) {
+GPU4FS_UNWATCHED bool may_be_pending(const IoSlot* slots, u32 slot_count, u32 device) {
+  for (u32 slot = 0; slot < slot_count; ++slot) {
     if (load<Order::acquire, Scope::system>(&slots[slot].status) != io_pending) continue;
     // A slot that was never used is not pending.
     if (__atomic_load_n(&slots[slot].request.device, __ATOMIC_RELAXED) == device) return true;
@@ -69,6 +68,10 @@ GPU4FS_UNWATCHED bool may_be_pending(const IoQueueShared& shared, u32 device) {
   return false;
 }
 
+inline bool may_be_pending(const IoQueueShared& shared, u32 device) {
+  return may_be_pending(detail::io_slots(const_cast<IoQueueShared*>(&shared), shared.slot_count), shared.slot_count,
+                        device);
+}
 namespace detail {
 
 // True: somebody waits for completions, and the caller wakes all of them.

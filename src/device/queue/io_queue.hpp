@@ -29,7 +29,7 @@ GPU4FS_FN inline void check_request(const IoRequest& request) {
 
 GPU4FS_FN inline IoSlot& io_slot(const IoQueue& queue, u32 slot) {
   GPU4FS_CHECK_LT(slot, queue.slot_count);
-  return io_slots(queue.shared, queue.slot_count)[slot];
+  return queue.slots[slot];
 }
 
 }  // namespace detail
@@ -152,7 +152,7 @@ GPU4FS_FN inline void release(IoQueue& queue, u32 slot) {
 // Collective.
 template <class Group>
 GPU4FS_FN u32 take_reports(Group g, IoQueue& queue, u32* slot) {
-  const detail::IoCells cells = detail::report_cells(queue.shared, queue.slot_count);
+  const detail::IoCells cells = detail::IoCells{queue.report_words, queue.slot_count};
   const u64 first = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&queue.report_head); });
   const u32 reports = g.ballot(cells.look(first + g.rank(), slot));
   // Those before the first that is missing.

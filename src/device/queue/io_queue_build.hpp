@@ -38,11 +38,27 @@ inline IoQueue* build_io_queue(EngineAllocator& allocator, u32 slot_count, IoQue
   allocator.copy_in(queue.free_cells, cells.data(), slot_count * sizeof(u64));
   queue.free_tail = slot_count;
   queue.shared = static_cast<IoQueueShared*>(memory.engine);
+  queue.slots = detail::io_slots(queue.shared, slot_count);
+  queue.report_words = detail::report_words_behind(queue.shared, slot_count);
   queue.slot_count = slot_count;
   queue.producer_can_wake = producer_can_wake ? 1 : 0;
   void* const place = allocator.allocate(sizeof(IoQueue), cache_line);
   allocator.copy_in(place, &queue, sizeof(queue));
   return static_cast<IoQueue*>(place);
+}
+
+// Moves slots and reports of a queue that nobody has used yet to engine memory: nobody will consume. Returns where the
+// slots are.
+inline const IoSlot* keep_slots_private(EngineAllocator& allocator, IoQueue* queue, u32 slot_count) {
+  const u64 slot_bytes = u64{slot_count} * sizeof(IoSlot);
+  const u64 word_bytes = u64{slot_count} * sizeof(u64);
+  IoSlot* const slots = static_cast<IoSlot*>(allocator.allocate(slot_bytes, cache_line));
+  u64* const report_words = static_cast<u64*>(allocator.allocate(word_bytes, cache_line));
+  allocator.zero(slots, slot_bytes);
+  allocator.zero(report_words, word_bytes);
+  allocator.copy_in(&queue->slots, &slots, sizeof(slots));
+  allocator.copy_in(&queue->report_words, &report_words, sizeof(report_words));
+  return slots;
 }
 
 }  // namespace gpu4fs::device

@@ -12,6 +12,9 @@
 // Requests that nobody waits for report their completion: the number of the slot gets into a second list of cells, from
 // which any producer takes it (take_reports()).
 //
+// If all requests become commands of drives, nobody consumes. Then slots and reports lie in engine memory, where a GPU
+// reaches them in a fraction of the time (keep_slots_private()).
+//
 // Memory order. The consumer that has popped a slot sees what its producer stored before submit(), also in the memory
 // of the request. Whoever sees that a slot has completed, by poll(), sees what the controller stored into this memory.
 // The scope of these two steps is the system. What only producers share has the scope of the engine.
@@ -70,6 +73,8 @@ struct IoQueue {
   alignas(cache_line) u64 report_head;  // atomic: position of the first report that was not taken
   alignas(cache_line) u64 report_tail;  // atomic: with drives, the next position of a report
   IoQueueShared* shared;                // as producers address it
+  IoSlot* slots;                        // slot_count of them, behind `shared` or in engine memory
+  u64* report_words;                    // slot_count cells of reports, beside the slots
   u64* free_cells;                      // slot_count words in engine memory (detail::free_cells())
   u32 slot_count;                       // as in `shared`
   u32 producer_can_wake;  // 1: producers are threads of this process, and ring() wakes a sleeping consumer
@@ -100,8 +105,8 @@ using FreeCells = PositionedCells<Scope::engine>;
 GPU4FS_FN inline IoCells io_cells(IoQueueShared* shared, u32 slot_count) {
   return {reinterpret_cast<u64*>(shared + 1), slot_count};
 }
-GPU4FS_FN inline IoCells report_cells(IoQueueShared* shared, u32 slot_count) {
-  return {reinterpret_cast<u64*>(shared + 1) + slot_count, slot_count};
+GPU4FS_FN inline u64* report_words_behind(IoQueueShared* shared, u32 slot_count) {
+  return reinterpret_cast<u64*>(shared + 1) + slot_count;
 }
 GPU4FS_FN inline IoSlot* io_slots(IoQueueShared* shared, u32 slot_count) {
   return reinterpret_cast<IoSlot*>(reinterpret_cast<u64*>(shared + 1) + 2 * u64{slot_count});

@@ -273,20 +273,22 @@ GPU4FS_FN u32 poll_for_reports(Group g, IoQueue& queue, u32* slot) {
   return count != 0 ? count : take_reports(g, queue, slot);
 }
 
-// In a kernel one worker looks at a time: a look at host memory takes long, and many at once take longer. Workers of
+// In a kernel few workers look at a time: a look at host memory takes long, and many at once take longer. Workers of
 // the host may sleep, so each of them looks. Collective.
 template <class Group>
 GPU4FS_FN u32 watch_reports(Group g, const StagedDevices& staged, u32* slot) {
 #if GPU4FS_DEVICE_CODE
-  u32* const is_watched = &staged.detached_state->is_watched;
+  u32* const watchers = &staged.detached_state->watcher_count;
   const bool is_mine = on_leader(g, [&] {
-    return load<Order::relaxed, Scope::engine>(is_watched) == 0 &&
-           exchange<Order::acquire, Scope::engine>(is_watched, 1u) == 0;
+    if (load<Order::relaxed, Scope::engine>(watchers) >= staged.watcher_max) return false;
+    if (fetch_add<Order::relaxed, Scope::engine>(watchers, 1u) < staged.watcher_max) return true;
+    fetch_sub<Order::relaxed, Scope::engine>(watchers, 1u);
+    return false;
   });
   if (!is_mine) return 0;
   const u32 count = poll_for_reports(g, *staged.queue, slot);
   g.sync();
-  on_leader(g, [&] { store<Order::release, Scope::engine>(is_watched, 0u); });
+  on_leader(g, [&] { fetch_sub<Order::relaxed, Scope::engine>(watchers, 1u); });
   return count;
 #else
   return poll_for_reports(g, *staged.queue, slot);

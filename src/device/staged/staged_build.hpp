@@ -43,6 +43,7 @@ struct QueuedMedia {
   u32 slot_count = 0;        // of the queue
   // Memory that the controller accesses as well as the engine; null: it accesses all memory of the engine.
   EngineAllocator* shared = nullptr;
+  u32 watcher_max = 1;  // workers of a GPU that look for reports at the same time
 };
 
 // The answer is engine memory, for Device::staged and LogicalSpace::staged. Numbers of workers are below
@@ -69,6 +70,7 @@ inline StagedDevices* build_staged_devices(EngineAllocator& allocator, const Dev
   staged.pages = static_cast<u8*>(shared.allocate(u64{worker_count} * staged.own_page_count * page_size, page_size));
   staged.error_state = static_cast<WriteErrors*>(allocator.allocate(sizeof(WriteErrors), cache_line));
   allocator.zero(staged.error_state, sizeof(WriteErrors));
+  staged.watcher_max = queued.watcher_max;
   staged.worker_count = worker_count;
   staged.holder_max = maximum(minimum(frame_count / staged_frames_min(1), worker_count), 1u);
   if (image != nullptr) *image = staged;

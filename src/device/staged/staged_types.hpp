@@ -65,7 +65,7 @@ struct alignas(128) DetachedState {
   u32 count;        // atomic: requests whose reports were not taken, and for a moment attempts to begin one
   u32 in_flight;    // atomic: requests whose reports were not taken
   u32 write_count;  // atomic: those of them that write
-  u32 is_watched;   // atomic: 1 while a worker looks for reports
+  u32 watcher_count;  // atomic: workers of a GPU that look for reports
   u32 next_told;    // atomic: 1 + the owner who is told of the next report that is taken; 0: nobody
   u32 flushes[device_count_max];  // atomic: requests among them that flush the device
 };
@@ -91,6 +91,7 @@ struct StagedDevices {
   u32 busy_write_count;  // detached writes from which on the media are busy (media_are_busy())
   u32 own_page_count;
   u32 is_bounced;  // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
+  u32 watcher_max;  // workers of a GPU that look for reports at the same time
   u32 worker_count;
   u32 holder_max;       // workers that may hold pins at the same time
   u32 holders;          // atomic; only counted on the host (staged/worker.hpp)
