@@ -238,6 +238,11 @@
   X(drive_error_ignored, nvme, "DriveMedium.*", "A page that a drive cannot read counts as read.")                    \
   X(drive_report_lost, nvme, "DriveMedium.FlushesTell*",                                                              \
     "A request that nobody waits for has completed, and nobody is told.")                                             \
+  X(shared_slots_forgotten, nvme, "SharedCommands.*", "Only the first request of a shared command ends.")             \
+  X(shared_pages_exchanged, nvme, "SharedCommands.*", "Pages of a shared command are in the wrong order.")            \
+  X(command_page_limit_ignored, nvme, "SharedCommands.*", "A shared command has more pages than its drive takes.")    \
+  X(shared_error_blames_all, nvme, "SharedCommands.*",                                                                \
+    "A page that its drive refuses takes its neighbours with it.")                                                    \
   X(drive_late_command_ignored, nvme, "DriveMedium.ADriveThatDoesNotAnswer*",                                         \
     "A drive that does not answer keeps its commands for ever.")                                                      \
   X(drive_answers_ignored, nvme, "DriveSilence.*", "A drive that answers one command after the other is given up.")   \

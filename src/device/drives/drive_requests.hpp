@@ -16,6 +16,7 @@
 #include "base/status.hpp"
 #include "device/drives/drive_commands.hpp"
 #include "device/drives/drive_types.hpp"
+#include "device/drives/shared_commands.hpp"
 #include "device/nvme/completions.hpp"
 #include "device/nvme/submit.hpp"
 #include "device/queue/io_consumer.hpp"
@@ -37,22 +38,39 @@ struct CompletedSlots {
   u32 reported = 0;
 };
 
-// Any rank. The slot may be another request's as soon as its status is stored or it was reported.
-GPU4FS_FN inline void complete_slot(IoQueue& queue, u32 slot, Status status, CompletedSlots* completed) {
-  IoSlot& place = io_slot(queue, slot);
-  const bool reports = place.request.reports != 0;
-  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::system>(&place.status)), io_pending);
-  store<Order::release, Scope::engine>(&place.status, static_cast<u32>(status));
-  ++completed->count;
+// Completes the requests of a command, whose first slot this is. A slot may be another request's as soon as its status
+// is stored, if its owner waits for it, or it was reported. In a kernel fences come before all statuses and before all
+// reports, because a release for each would wait for all stores on their way. Any rank.
+GPU4FS_FN GPU4FS_NOINLINE inline void complete_slots(IoQueue& queue, u32 first, Status status,
+                                                     CompletedSlots* completed) {
+  constexpr Order order = GPU4FS_DEVICE_CODE ? Order::relaxed : Order::release;
+  const IoSlot& head = io_slot(queue, first);
+  const u32 count = GPU4FS_MUTANT(shared_slots_forgotten, head.chain_count, 1u);
+  const bool reports = head.request.reports != 0;
+  GPU4FS_CHECK(count > 0 && count <= warp_size && (count == 1 || reports));
+  if (GPU4FS_DEVICE_CODE) fence<Order::acq_rel, Scope::engine>();
+  for (u32 i = 0, slot = first; i < count; ++i) {
+    IoSlot& place = io_slot(queue, slot);
+    if (reports) slot = place.next_slot;
+    GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::system>(&place.status)), io_pending);
+    store<order, Scope::engine>(&place.status, static_cast<u32>(status));
+  }
+  completed->count += count;
   if (!GPU4FS_MUTANT(drive_report_lost, reports, false)) return;
-  ++completed->reported;
-  const u64 position = fetch_add<Order::relaxed, Scope::engine>(&queue.report_tail, u64{1});
-  own_reports(queue).put(position, slot);
+  completed->reported += count;
+  if (GPU4FS_DEVICE_CODE) fence<Order::acq_rel, Scope::engine>();
+  const u64 position = fetch_add<Order::relaxed, Scope::engine>(&queue.report_tail, u64{count});
+  for (u32 i = 0, slot = first; i < count; ++i) {
+    const u32 next = io_slot(queue, slot).next_slot;
+    own_reports(queue).put_behind_fence(position + i, slot);
+    slot = next;
+  }
 }
 
 GPU4FS_FN inline void end_command(IoQueue& queue, const nvme::Outcome& outcome, CompletedSlots* completed) {
   const u32 slot = static_cast<u32>(outcome.cookie);
-  complete_slot(queue, slot, status_of(outcome, io_slot(queue, slot).request.operation), completed);
+  const IoSlot& head = io_slot(queue, slot);
+  complete_slots(queue, slot, status_of_requests(queue, head, outcome), completed);
 }
 
 // Wakes threads of the host that sleep until something completes. `tells`: the caller takes no reports himself.
@@ -77,27 +95,32 @@ GPU4FS_FN inline Drive* drive_of(const DriveSet& set, u32 device) {
   return load<Order::acquire, Scope::engine>(&set.drives[device]);
 }
 
-// Pages that are written behind have a queue of their own, so nobody waits behind them. The others spread.
-GPU4FS_FN inline nvme::VirtualQueue* queue_for(const Drive& drive, const IoRequest& request, u32 slot) {
+// Pages that are written behind have a queue of their own, so nobody waits behind them. The others spread by `turn`.
+GPU4FS_FN inline nvme::VirtualQueue* queue_for(const Drive& drive, const IoRequest& request, u32 turn) {
   const u32 last = drive.queue_count - 1;
   const bool is_behind = request.operation == IoOperation::write && request.reports != 0;
-  return drive.queues[is_behind || last == 0 ? last : slot % last];
+  return drive.queues[is_behind || last == 0 ? last : turn % last];
 }
 
 struct PreparedCommand {
   nvme::VirtualQueue* queue;  // null: there is none; the request ends with `status`
   Status status;
+  u64 key;       // place_key()
+  u32 page_max;  // of a command that it may share; 0: it may not
   nvme::SubmissionEntry entry;
 };
 
-GPU4FS_FN inline PreparedCommand prepare_command(const IoQueue& queue, u32 slot) {
-  PreparedCommand prepared{nullptr, Status::device_failed, {}};
+GPU4FS_FN inline PreparedCommand prepare_command(const IoQueue& queue, u32 slot, u32 turn) {
+  PreparedCommand prepared{nullptr, Status::device_failed, 0, 0, {}};
   const DriveSet& set = *queue.drives;
   const IoRequest& request = io_slot(queue, slot).request;
   const Drive* const drive = drive_of(set, request.device);
   if (drive == nullptr) return prepared;
   prepared.status = make_command(set, *drive, request, slot, &prepared.entry);
-  if (prepared.status == Status::ok) prepared.queue = queue_for(*drive, request, slot);
+  if (prepared.status != Status::ok) return prepared;
+  prepared.queue = queue_for(*drive, request, turn);
+  prepared.key = place_key(request);
+  if (is_shareable(*drive, request)) prepared.page_max = drive->transfer_page_max;
   return prepared;
 }
 
@@ -250,11 +273,17 @@ GPU4FS_FN GPU4FS_NOINLINE u32 poll_drives(Group g, IoQueue& queue, bool tells) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot) {
   const u32 having = g.ballot(slot != no_io_slot);
-  detail::PreparedCommand prepared{nullptr, Status::ok, {}};
+  if (having == 0) return 0;
+  // The ranks' commands for a drive go to one queue, because each queue takes a submission of its own.
+  const u32 turn = g.shuffle(slot, count_trailing_zeros(having));
+  detail::PreparedCommand prepared{nullptr, Status::ok, 0, 0, {}};
   detail::CompletedSlots completed;
-  if (slot != no_io_slot) {
-    prepared = detail::prepare_command(queue, slot);
-    if (prepared.status != Status::ok) detail::complete_slot(queue, slot, prepared.status, &completed);
+  if (slot != no_io_slot) prepared = detail::prepare_command(queue, slot, turn);
+  const detail::CommandShare share =
+      detail::share_commands(g, prepared.page_max != 0, prepared.key, maximum(prepared.page_max, 1u));
+  if (detail::join_requests(g, queue, slot, share, &prepared.entry)) prepared.queue = nullptr;
+  if (slot != no_io_slot && prepared.status != Status::ok) {
+    detail::complete_slots(queue, slot, prepared.status, &completed);
   }
   g.sync();
   const auto visit = [&](const nvme::Outcome& outcome) { detail::end_command(queue, outcome, &completed); };
@@ -271,7 +300,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot
           if (GPU4FS_MUTANT(drive_full_queue_trusted, poll_drives(g, queue, true), 0u) == 0) backoff(1000);
         });
     if (result == nvme::SubmitResult::failed) {
-      detail::complete_slot(queue, slot, Status::device_failed, &completed);
+      detail::complete_slots(queue, slot, Status::device_failed, &completed);
     }
     left &= ~g.ballot(is_in);
   }

@@ -57,8 +57,9 @@ struct Drive {
   DriveSignal* signal;
   u64 command_timeout_ns;
   DriveWatch watch;
-  u64 next_look_ns;   // atomic: when somebody looks whether the drive is silent
-  u64 next_clean_ns;  // atomic: when somebody looks for commands that a failed drive has left
+  u64 next_look_ns;     // atomic: when somebody looks whether the drive is silent
+  u64 next_clean_ns;    // atomic: when somebody looks for commands that a failed drive has left
+  u64 single_until_ns;  // atomic: until then each page has a command of its own; 0: none has failed
   u64 block_count;
   u32 queue_count;  // from 1 on; pages that are written behind go to the last one
   u32 namespace_id;

@@ -45,6 +45,10 @@ static_assert(status_count < io_pending);
 struct alignas(64) IoSlot {
   IoRequest request;  // of the producer until it is published
   u32 status;         // atomic: io_pending of the producer before it is published, then a Status of the consumer
+  // Of requests to drives (drives/shared_commands.hpp): the slot of the next page of the same command, and of the first
+  // one how many there are.
+  u32 next_slot;
+  u32 chain_count;
 };
 
 // Zeroed memory with slot_count is an empty queue without consumers. The cells of requests, those of reports, and the

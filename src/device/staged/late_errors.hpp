@@ -142,6 +142,8 @@ GPU4FS_FN inline void end_write_back(const StagedDevices& staged, u32 line, u32 
     const bool was_refused = load<Order::relaxed, Scope::engine>(&refusal.since_ns) != 0 &&
                              load<Order::relaxed, Scope::engine>(&refusal.page) == page;
     if (was_refused) end_refusal(refusal);
+  } else if (status == Status::again) {
+    return cache::finish_write_back(staged.cache, line, false);
   } else if (GPU4FS_MUTANT(refusal_is_error, is_refusal(status), false)) {
     const bool is_over = note_refusal(refusal, page);
     const bool stays = !is_over || GPU4FS_MUTANT(full_disk_is_dead, status == Status::no_space, false);

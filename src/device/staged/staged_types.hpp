@@ -62,11 +62,11 @@ inline constexpr u32 no_io_owner = ~u32{0};
 
 // What all requests that nobody waits for share.
 struct alignas(128) DetachedState {
-  u32 count;        // atomic: requests whose reports were not taken, and for a moment attempts to begin one
-  u32 in_flight;    // atomic: requests whose reports were not taken
-  u32 write_count;  // atomic: those of them that write
+  u32 count;          // atomic: requests whose reports were not taken, and for a moment attempts to begin one
+  u32 in_flight;      // atomic: requests whose reports were not taken
+  u32 write_count;    // atomic: those of them that write
   u32 watcher_count;  // atomic: workers of a GPU that look for reports
-  u32 next_told;    // atomic: 1 + the owner who is told of the next report that is taken; 0: nobody
+  u32 next_told;      // atomic: 1 + the owner who is told of the next report that is taken; 0: nobody
   u32 flushes[device_count_max];  // atomic: requests among them that flush the device
 };
 
@@ -90,7 +90,7 @@ struct StagedDevices {
   u32 detached_max;
   u32 busy_write_count;  // detached writes from which on the media are busy (media_are_busy())
   u32 own_page_count;
-  u32 is_bounced;  // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
+  u32 is_bounced;   // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine
   u32 watcher_max;  // workers of a GPU that look for reports at the same time
   u32 worker_count;
   u32 holder_max;       // workers that may hold pins at the same time
