@@ -252,6 +252,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
   return done > 0 && status == Status::no_space ? Status::ok : status;
 }
 
+// Pages of a round of a write. Those of staged devices, with their redundancy, find room among what may be on its way
+// to the media after others have found these not busy (await_media()). Longer rounds would fill the page cache with
+// pages that are written one by one when their frames are needed.
+GPU4FS_FN inline u32 write_round_pages(const Engine& engine, u64 first, u64 wanted) {
+  constexpr u32 least_pages = 64;
+  const u32 pages = round_pages(engine, first, wanted);
+  const raid::LogicalSpace& space = engine.fs.space;
+  if (!raid::stages_pages(space)) return pages;
+  return minimum(pages, maximum(space.staged->detached_max / 4, least_pages));
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
@@ -259,7 +270,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
             [&] { c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : space::EmergencyUse::none; });
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
-  const u32 wanted = round_pages(engine, first, page_end - first);
+  const u32 wanted = write_round_pages(engine, first, page_end - first);
   GPU4FS_TRY(reserve_map_change(g, engine, c, ref, {first, first + wanted}));
   GPU4FS_TRACE_POINT(reserve);
   u32 covered = 0;
