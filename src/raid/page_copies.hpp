@@ -131,9 +131,6 @@ struct CopiesRead {
 
 namespace detail {
 
-// Pages that are looked for together.
-inline constexpr u32 copies_together = warp_size;
-
 // Verifies a copy and gives its range.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool give_copy(Group g, const u8* copy, u64 address, u64 checksum, ByteRange range,
@@ -146,58 +143,16 @@ GPU4FS_FN GPU4FS_NOINLINE bool give_copy(Group g, const u8* copy, u64 address, u
   return true;
 }
 
-// One bit for each of the `count` pages.
-struct CopySets {
-  u32 present;
-  u32 deserving;
-};
-
-template <class Group>
-GPU4FS_FN CopySets look_for_copies(Group g, const LogicalSpace& space, const PageLocation& first, u32 count) {
-  CopySets sets{0, 0};
-  for (u32 base = 0; base < count; base += Group::size()) {
-    const u32 index = base + g.rank();
-    CopyLook look{nullptr, false};
-    if (index < count) {
-      const PageLocation location{first.chunk, 0, first.page + index};
-      look = look_for_copy(space, location, copy_to_read(space, location));
-    }
-    sets.present |= g.ballot(look.memory != nullptr) << base;
-    sets.deserving |= g.ballot(look.deserves_one) << base;
-  }
-  return sets;
-}
-
-// One of the pages that were found. The look has counted already.
-template <class Group>
-GPU4FS_FN bool read_copy(Group g, const LogicalSpace& space, u64 address, ByteRange range, u8* destination) {
-  struct Found {
-    const u8* memory;
-    u64 checksum;
-  };
-  const Found found = on_leader(g, [&]() -> Found {
-    PageLocation location{};
-    const CopiedPage page = copied_page_at(space, address, &location);
-    if (page.device == nullptr) return {nullptr, 0};
-    const cache::Cache& cache = space.tier->cache;
-    const cache::FoundLine line = cache::find(Lane{}, cache, {page.device->index, page.page});
-    if (line.line == cache::no_line || !line.word.is_usable()) return {nullptr, 0};
-    return {cache::frame_of(cache, line.line), checksum_of(space, location)};
-  });
-  if (found.memory == nullptr) return false;
-  if (give_copy(g, found.memory, address, found.checksum, range, destination)) return true;
-  on_leader(g, [&] {
-    PageLocation location{};
-    const CopiedPage page = copied_page_at(space, address, &location);
-    if (page.device != nullptr) (void)cache::drop_copy(space.tier->cache, {page.device->index, page.page});
-  });
-  return false;
+GPU4FS_FN GPU4FS_NOINLINE inline void drop_bad_copy(const LogicalSpace& space, u64 address) {
+  PageLocation location{};
+  const CopiedPage page = copied_page_at(space, address, &location);
+  if (page.device != nullptr) (void)cache::drop_copy(space.tier->cache, {page.device->index, page.page});
 }
 
 }  // namespace detail
 
 // Reads the pages at the beginning of a run that have copies or get one now, at most `page_count` > 0, each verified.
-// `range`: of a single page.
+// `range`: of a single page. The ranks look for a copy each, and then all of them move one copy after the other.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE CopiesRead read_copies(Group g, const LogicalSpace& space, u64 address, u32 page_count,
                                                  u8* destination, ByteRange range = whole_page()) {
@@ -210,23 +165,36 @@ GPU4FS_FN GPU4FS_NOINLINE CopiesRead read_copies(Group g, const LogicalSpace& sp
     if (find_page(space, address, &found.first) != Status::ok) return found;
     if (chunk_state(space, found.first.chunk) != Status::ok) return found;
     const u64 left = space.chunks[found.first.chunk].page_count - found.first.page;
-    found.count = static_cast<u32>(minimum(minimum<u64>(left, page_count), u64{detail::copies_together}));
+    found.count = static_cast<u32>(minimum(minimum<u64>(left, page_count), u64{Group::size()}));
     return found;
   });
   if (run.count == 0) return {0, page_count};
-  detail::CopySets sets = detail::look_for_copies(g, space, run.first, run.count);
-  for (u32 left = sets.deserving; left != 0; left &= left - 1) {
-    const u32 index = count_trailing_zeros(left);
-    if (promote_page(g, space, address + u64{index} * page_size) != nullptr) sets.present |= 1u << index;
+  CopyLook look{nullptr, false};
+  u64 checksum = 0;
+  if (g.rank() < run.count) {
+    const PageLocation location{run.first.chunk, 0, run.first.page + g.rank()};
+    look = look_for_copy(space, location, copy_to_read(space, location));
+    checksum = detail::checksum_of(space, location);
   }
+  for (u32 left = g.ballot(look.deserves_one); left != 0; left &= left - 1) {
+    const u32 index = count_trailing_zeros(left);
+    const u8* const copy = promote_page(g, space, address + u64{index} * page_size);
+    if (g.rank() == index) look.memory = copy;
+  }
+  const u32 present = g.ballot(look.memory != nullptr);
   u32 given = 0;
-  while (given < run.count && (sets.present >> given & 1) != 0) {
+  while (given < run.count && (present >> given & 1) != 0) {
     const u64 behind = u64{given} * page_size;
-    if (!detail::read_copy(g, space, address + behind, range, destination + behind)) return {given, 1};
+    // Nothing is pinned, so the frame may have another page by now. Its checksum tells.
+    const u8* const copy = reinterpret_cast<const u8*>(g.shuffle(reinterpret_cast<u64>(look.memory), given));
+    if (!detail::give_copy(g, copy, address + behind, g.shuffle(checksum, given), range, destination + behind)) {
+      on_leader(g, [&] { detail::drop_bad_copy(space, address + behind); });
+      return {given, 1};
+    }
     ++given;
   }
   g.sync();
-  const u32 others = given < run.count ? sets.present >> given : 0;
+  const u32 others = given < run.count ? present >> given : 0;
   const u32 uncopied = others != 0 ? count_trailing_zeros(others) : run.count - given;
   return {given, uncopied};
 }
