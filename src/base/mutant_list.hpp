@@ -301,6 +301,22 @@
   X(media_waiters_not_woken, engine, "MediaQueue.*", "A write waits for ever after the media were busy.")              \
   X(detached_owner_not_told, device, "DetachedIo.*", "A command is not restarted when its pages have been loaded.")   \
   X(failed_load_kept, device, "DetachedIo.*", "A page that could not be loaded looks as if it was.")                  \
+  X(ahead_mark_kept, device, "LoadAhead.CountsWhat*",                                                                 \
+    "A page that was used counts as one that waits for its first use.")                                               \
+  X(dropped_ahead_uncounted, device, "LoadAhead.PagesLeave*",                                                         \
+    "Pages that left their frames unread keep others from being loaded ahead.")                                       \
+  X(ahead_fills_cache, device, "LoadAhead.HasAShare*", "Pages that nobody has asked for fill the page cache.")        \
+  X(ahead_leaves_first, device, "LoadAhead.PagesLeave*",                                                              \
+    "A page that is about to be read leaves before those that were read.")                                            \
+  X(ahead_owner_told, device, "LoadAhead.*", "A command is restarted that has begun no load.")                        \
+  X(ahead_page_counts_as_used, device, "LoadAhead.CountsWhat*", "A scan drives copies of pages out.")                 \
+  X(any_read_is_sequential, engine, "ReadStreams.*", "Random readers cause loads that nobody needs.")                 \
+  X(stream_not_protected, engine, "ReadStreams.AStreamOutlives*",                                                     \
+    "Random reads beside a sequential one end its read-ahead.")                                                       \
+  X(window_not_doubled, engine, "ReadStreams.Windows*", "The window of a sequential reader stays small.")             \
+  X(window_not_limited, engine, "ReadStreams.Windows*", "The window of a sequential reader grows without a limit.")   \
+  X(unwritten_loaded_ahead, system, "*ReadAhead.NothingIsLoaded*", "Pages are loaded that nobody has written.")       \
+  X(command_not_followed, system, "*ReadAhead.LongerReads*", "Reads of several pages wait for the drive each time.")  \
   X(cancelled_write_kept, device, "Staged.*", "A page whose write was cancelled has the bytes of another page.")      \
   X(failed_copy_ended, raid, "*PagesApart.PagesWithoutAGoodCopy*",                                                    \
     "A page that could not be rebuilt on a staged device counts as written.")                                         \

@@ -22,7 +22,8 @@ inline u64 table_bytes(u32 frame_count, u32 set_size = set_line_max) {
   GPU4FS_CHECK_EQ(frame_count % set_size, 0u);
   const u64 lines = align_up(u64{frame_count} * sizeof(Line), cache_line);
   const u64 sets = align_up(u64{frame_count / set_size} * sizeof(CacheSet), cache_line);
-  return dirty_set_bytes(frame_count / set_size) + lines + sets + device_count_max * sizeof(DirtyCount);
+  return dirty_set_bytes(frame_count / set_size) + lines + sets + device_count_max * sizeof(DirtyCount) +
+         sizeof(AheadCounts);
 }
 
 // An empty table in `memory`: table_bytes() of engine memory, zeroed, at a multiple of cache_line. `frames` are pages.
@@ -37,7 +38,8 @@ inline Cache place_cache(void* memory, void* frames, u32 frame_count, u32 set_si
   cache.dirty_sets = reinterpret_cast<u64*>(begin);
   cache.lines = reinterpret_cast<Line*>(lines);
   cache.sets = reinterpret_cast<CacheSet*>(lines + align_up(u64{frame_count} * sizeof(Line), cache_line));
-  cache.dirty_counts = reinterpret_cast<DirtyCount*>(begin + bytes - device_count_max * sizeof(DirtyCount));
+  cache.ahead = reinterpret_cast<AheadCounts*>(begin + bytes - sizeof(AheadCounts));
+  cache.dirty_counts = reinterpret_cast<DirtyCount*>(begin + bytes - sizeof(AheadCounts)) - device_count_max;
   cache.frames = static_cast<u8*>(frames);
   cache.set_count = frame_count / set_size;
   cache.set_size = set_size;

@@ -56,6 +56,13 @@ struct alignas(64) CacheSet {
   CacheStatistics counts;
 };
 
+// Pages that were loaded before anybody asked for them, since the beginning (cache/ahead.hpp). All members are atomic.
+struct alignas(32) AheadCounts {
+  u64 begun;    // loads
+  u64 used;     // pages that somebody has read then
+  u64 dropped;  // pages that nobody has read: removed, replaced by a write, or not loaded
+};
+
 // Lines of a device that are dirty or being written, counted by the flush that waits for them.
 struct alignas(32) DirtyCount {
   PhaseUsers lines;
@@ -67,6 +74,7 @@ struct Cache {
   CacheSet* sets;
   u64* dirty_sets;           // atomic, one bit for each set (cache/dirty_sets.hpp)
   DirtyCount* dirty_counts;  // device_count_max
+  AheadCounts* ahead;
   u8* frames;
   u32 set_count;
   u32 set_size;  // lines of a set; the line_count is a multiple
@@ -74,7 +82,7 @@ struct Cache {
   u32 reserved;
 };
 
-static_assert(sizeof(Line) == 16 && sizeof(CacheSet) == 64 && sizeof(DirtyCount) == 32);
+static_assert(sizeof(Line) == 16 && sizeof(CacheSet) == 64 && sizeof(DirtyCount) == 32 && sizeof(AheadCounts) == 32);
 // A bit of dirty_sets is less than a byte of each frame.
 static_assert(sizeof(Line) + sizeof(CacheSet) / set_line_max + 1 <= 32, "metadata of a frame");
 static_assert(std::is_trivially_copyable_v<Cache>);

@@ -8,6 +8,7 @@
 #include "base/bits.hpp"
 #include "base/group.hpp"
 #include "base/mutant.hpp"
+#include "cache/ahead.hpp"
 #include "cache/line_lookup.hpp"
 #include "cache/line_state.hpp"
 
@@ -125,6 +126,7 @@ GPU4FS_FN inline TakenLine take_line(const Cache& cache, u32 set_index, const Se
     for (LineWord seen = peek(line); is_removable(seen);) {
       // Acquire: the frame is filled again after its last user has left.
       if (!replace<Order::acquire>(line, seen, desired)) continue;
+      GPU4FS_MUTANT(dropped_ahead_uncounted, end_ahead(cache, seen, false), static_cast<void>(0));
       move_hand(cache, set_index, view.used, chosen);
       return {first + chosen, false, no_line};
     }
@@ -153,6 +155,7 @@ GPU4FS_FN inline u32 drop_from_set(const Cache& cache, u32 set_index, PageRange 
     bool is_freed = false;
     // Acquire: the lock hands on what its last users did with the page.
     while (range.has(seen) && is_removable(seen) && !is_freed) is_freed = replace<Order::acquire>(line, seen, {0});
+    if (is_freed) end_ahead(cache, seen, false);
     if (!is_freed && range.has(seen)) ++left;
   }
   return left;

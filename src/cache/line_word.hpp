@@ -1,6 +1,6 @@
 // The word of a line: which page is in the frame, and what is happening to it.
 //
-//   bits 0-37 page, 38-43 device, 44-57 pins, 58 referenced, 59 verified, 60-61 transfer, 62-63 content
+//   bits 0-37 page, 38-43 device, 44-56 pins, 57 ahead, 58 referenced, 59 verified, 60-61 transfer, 62-63 content
 //
 // Page and state are one word, so a single compare-exchange pins a line only if it still holds the page that was looked
 // for. A word of zero is a free line. There are six kinds of states:
@@ -37,15 +37,17 @@ enum class Transfer : u32 { idle, loading, writing_even, writing_odd };
 
 inline constexpr u32 page_bits = 38;  // devices of up to 1 PiB
 inline constexpr u32 device_bits = 6;
-inline constexpr u32 pin_bits = 14;
+inline constexpr u32 pin_bits = 13;
 inline constexpr u32 pin_shift = page_bits + device_bits;
 inline constexpr u32 pin_max = (1u << pin_bits) - 1;
 inline constexpr u64 pin_unit = u64{1} << pin_shift;
-inline constexpr u64 referenced_bit = pin_unit << pin_bits;
+// The page was loaded before anybody asked for it, and nobody has yet (cache/ahead.hpp).
+inline constexpr u64 ahead_bit = pin_unit << pin_bits;
+inline constexpr u64 referenced_bit = ahead_bit << 1;
 inline constexpr u64 verified_bit = referenced_bit << 1;
 // Of a line that is loading, only in tables of copies: the page is changing, so what is loaded must not stay.
 inline constexpr u64 outdated_bit = verified_bit;
-inline constexpr u32 transfer_shift = pin_shift + pin_bits + 2;
+inline constexpr u32 transfer_shift = pin_shift + pin_bits + 3;
 inline constexpr u32 content_shift = transfer_shift + 2;
 static_assert(content_shift + 2 == 64 && device_count_max <= 1u << device_bits);
 
@@ -82,6 +84,7 @@ struct LineWord {
   GPU4FS_FN constexpr bool is_verified() const { return (bits & verified_bit) != 0; }
   GPU4FS_FN constexpr bool is_outdated() const { return is_loading() && (bits & outdated_bit) != 0; }
   GPU4FS_FN constexpr bool is_referenced() const { return (bits & referenced_bit) != 0; }
+  GPU4FS_FN constexpr bool is_ahead() const { return (bits & ahead_bit) != 0; }
   // Only of lines that are dirty, and only of lines that are writing.
   GPU4FS_FN constexpr u32 dirty_parity() const { return content() == Content::dirty_odd ? 1 : 0; }
   GPU4FS_FN constexpr u32 writing_parity() const { return transfer() == Transfer::writing_odd ? 1 : 0; }
@@ -103,7 +106,7 @@ GPU4FS_FN constexpr LineWord loading_word(u64 tag) {
 
 GPU4FS_FN constexpr bool is_possible(LineWord word) {
   if (word.is_usable()) return !word.is_loading();
-  if (word.is_loading()) return word.pins() == 1 && !word.is_referenced();
+  if (word.is_loading()) return word.pins() == 1 && !word.is_referenced() && !word.is_ahead();
   return word.is_free();
 }
 

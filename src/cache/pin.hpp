@@ -3,6 +3,7 @@
 
 #include "base/group.hpp"
 #include "base/mutant.hpp"
+#include "cache/ahead.hpp"
 #include "cache/eviction.hpp"
 #include "cache/line_lookup.hpp"
 
@@ -40,7 +41,8 @@ GPU4FS_FN inline PinAttempt try_pin(const Cache& cache, FoundLine found, PageKey
   const u64 tag = tag_of(key);
   Line& line = line_at(cache, found.line);
   // The holder replaces all of what was verified.
-  const u64 cleared = mode == PinMode::overwrite ? verified_bit : 0;
+  const u64 cleared =
+      GPU4FS_MUTANT(ahead_mark_kept, ahead_bit, u64{0}) | (mode == PinMode::overwrite ? verified_bit : 0);
   LineWord seen = found.word;
   do {
     if (GPU4FS_MUTANT(cache_tag_ignored, !seen.has_tag(tag), seen.is_free())) return {false, {}};
@@ -50,6 +52,7 @@ GPU4FS_FN inline PinAttempt try_pin(const Cache& cache, FoundLine found, PageKey
     }
   } while (!replace<Order::acquire>(line, seen,
                                     LineWord{seen.bits + pin_unit}.with_bits(referenced_bit).without_bits(cleared)));
+  end_ahead(cache, seen, mode != PinMode::overwrite);
   return {true, {PinOutcome::hit, found.line}};
 }
 
@@ -121,12 +124,13 @@ GPU4FS_FN PinResult pin(Group g, const Cache& cache, PageKey key, PinMode mode) 
 GPU4FS_FN inline void note_use(const Cache& cache, const FoundLine& found) {
   const LineWord word = found.word;
   add<Scope::engine>(&cache.sets[found.line / cache.set_size].counts.hits, u64{1});
-  if (word.is_referenced()) return;
+  if (word.is_referenced() && !word.is_ahead()) return;
   Line& line = line_at(cache, found.line);
   LineWord seen = peek(line);
   // A page that has left the line meanwhile was not used.
   if (seen.is_usable() && seen.has_tag(word.bits & low_bits(pin_shift))) {
-    detail::replace<Order::relaxed>(line, seen, seen.with_bits(referenced_bit));
+    const LineWord used = seen.with_bits(referenced_bit).without_bits(ahead_bit);
+    if (detail::replace<Order::relaxed>(line, seen, used)) end_ahead(cache, seen, true);
   }
 }
 
@@ -148,11 +152,13 @@ GPU4FS_FN inline void finish_load(const Cache& cache, u32 line_index, bool ok) {
 }
 
 // Ends a load for which nobody waits: the frame has the page, and the pin of the load goes with it. One change of the
-// word, so nobody who knows that no page is used meets the pin. One rank.
-GPU4FS_FN inline void finish_unwaited_load(const Cache& cache, u32 line_index) {
-  detail::change_word<Order::release>(line_at(cache, line_index), [](LineWord word) {
+// word, so nobody who knows that no page is used meets the pin. `is_ahead`: nobody has asked for the page; the clock
+// passes it once, as a page that was used: others of the set were, and it would be the first to leave. One rank.
+GPU4FS_FN inline void finish_unwaited_load(const Cache& cache, u32 line_index, bool is_ahead = false) {
+  const u64 marks = is_ahead ? ahead_bit | GPU4FS_MUTANT(ahead_leaves_first, referenced_bit, u64{0}) : 0;
+  detail::change_word<Order::release>(line_at(cache, line_index), [marks](LineWord word) {
     GPU4FS_CHECK(word.is_loading());
-    return LineWord{word.bits - pin_unit}.with(Transfer::idle).with(Content::clean);
+    return LineWord{word.bits - pin_unit}.with(Transfer::idle).with(Content::clean).with_bits(marks);
   });
 }
 

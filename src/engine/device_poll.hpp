@@ -126,10 +126,11 @@ GPU4FS_FN Status await_io(Group g, Engine& engine, CommandState& c, bool has_beg
 }
 
 // Calls begin(index) for 0 <= index < count, each on some rank, and with an index from count on where a rank has none
-// left, so the calls are collective. True: the rank has begun a load whose owner is the command. Status: as await_io().
-// Collective.
-template <class Group, class Begin>
-GPU4FS_FN GPU4FS_NOINLINE Status wait_for_loads(Group g, Engine& engine, CommandState& c, u32 count, Begin&& begin) {
+// left, so the calls are collective. True: the rank has begun a load whose owner is the command. Then calls
+// meanwhile(), before the command can go on elsewhere. Status: as await_io(). Collective.
+template <class Group, class Begin, class Meanwhile>
+GPU4FS_FN GPU4FS_NOINLINE Status wait_for_loads(Group g, Engine& engine, CommandState& c, u32 count, Begin&& begin,
+                                                Meanwhile&& meanwhile) {
   begin_io(g, c);
   bool has_begun = false;
   for (u32 base = 0; base < count; base += Group::size()) {
@@ -138,6 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status wait_for_loads(Group g, Engine& engine, Command
     on_leader(g, [&] { drop_io(c, Group::size() - popcount(begun)); });
     has_begun |= begun != 0;
   }
+  meanwhile();
   return await_io(g, engine, c, has_begun);
 }
 

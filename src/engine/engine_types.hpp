@@ -8,6 +8,7 @@
 #include "engine/check_tables.hpp"
 #include "engine/command_types.hpp"
 #include "engine/optimistic/views.hpp"
+#include "engine/read_streams.hpp"
 #include "engine/run_queue.hpp"
 #include "fs/fs_types.hpp"
 #include "ring/ring.hpp"
@@ -36,8 +37,8 @@ struct EngineConfig {
   u32 batch_max = 8;            // descriptors taken from a ring at a time
   u32 spin_ns = 20000;          // CPU: time without work before a worker sleeps
   u32 caches_slots = 0;         // 1: a worker caches some free slots, see WorkerMemory
-  u32 reserved = 0;
-  u64 realtime_offset_ns = 0;  // GPU: wall clock minus the device's clock
+  u32 read_ahead_pages = 256;   // limit of a window of read_streams.hpp; 0: nothing is loaded ahead
+  u64 realtime_offset_ns = 0;   // GPU: wall clock minus the device's clock
 };
 
 struct SessionBuffer {
@@ -190,6 +191,7 @@ struct Engine {
   SharedCounters counters;
   ServiceControl service;
   CheckTables check;
+  ReadStreams read_streams;  // of files on staged devices
   Parking parking;
   alignas(cache_line) TraceTotals trace;
   Session sessions[session_max];

@@ -188,7 +188,7 @@ TEST_F(LineStates, WhatTheTableDoesNotNameIsImpossible) {
   for (u32 content = 0; content < 4; ++content) {
     for (u32 transfer = 0; transfer < 4; ++transfer) {
       for (const u64 rest : {u64{0}, u64{7}, 7 | cache::pin_unit, 7 | cache::verified_bit, 7 | cache::referenced_bit,
-                             7 | cache::pin_unit | cache::verified_bit}) {
+                             7 | cache::ahead_bit, 7 | cache::pin_unit | cache::verified_bit}) {
         const LineWord now = LineWord{rest}.with(static_cast<Content>(content)).with(static_cast<Transfer>(transfer));
         const bool is_filled = rest == (7 | cache::pin_unit) || rest == (7 | cache::pin_unit | cache::outdated_bit);
         const bool is_named =
@@ -203,7 +203,7 @@ TEST_F(LineStates, WhatTheTableDoesNotNameIsImpossible) {
       }
     }
   }
-  EXPECT_EQ(possible, 3u + 3 * 3 * 6);
+  EXPECT_EQ(possible, 3u + 3 * 3 * 7);
 }
 
 TEST_F(LineStates, AWordHoldsAllOfItsFields) {
@@ -215,12 +215,12 @@ TEST_F(LineStates, AWordHoldsAllOfItsFields) {
       LineWord{now.bits + (cache::pin_max - 1) * cache::pin_unit}.with(Content::dirty_odd).with(Transfer::writing_even);
   EXPECT_EQ(now.key(), key);
   EXPECT_EQ(now.pins(), cache::pin_max);
-  EXPECT_FALSE(now.is_referenced() || now.is_verified());
+  EXPECT_FALSE(now.is_referenced() || now.is_verified() || now.is_ahead());
   EXPECT_EQ(now.content(), Content::dirty_odd);
   EXPECT_EQ(now.transfer(), Transfer::writing_even);
   EXPECT_EQ(now.dirty_parity(), 1u);
   EXPECT_EQ(now.writing_parity(), 0u);
-  EXPECT_EQ(now.with_bits(cache::referenced_bit | cache::verified_bit).bits,
+  EXPECT_EQ(now.with_bits(cache::ahead_bit | cache::referenced_bit | cache::verified_bit).bits,
             ~u64{0} ^ (u64{1} << cache::transfer_shift));
   EXPECT_THROW(cache::tag_of({device_count_max, 0}), FailedCheck);
   EXPECT_THROW(cache::tag_of({0, u64{1} << cache::page_bits}), FailedCheck);

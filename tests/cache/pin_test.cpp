@@ -287,7 +287,8 @@ TEST(CacheBuild, TakesALittleMoreThanItsFrames) {
   const cache::Cache table = cache::build_cache(allocator, frame_count);
   EXPECT_EQ(allocator.bytes(), u64{frame_count} * page_size + cache::table_bytes(frame_count));
   EXPECT_LE(cache::table_bytes(frame_count), u64{frame_count} * 18 + cache::dirty_set_bytes(frame_count / 32) +
-                                                 device_count_max * sizeof(cache::DirtyCount));
+                                                 device_count_max * sizeof(cache::DirtyCount) +
+                                                 sizeof(cache::AheadCounts));
   EXPECT_EQ(table.set_count, 128u);
   std::set<const u8*> frames;
   for (u64 page = 0; page < frame_count / 2; ++page) {

@@ -14,10 +14,13 @@
 #include "cache/line_lookup.hpp"
 #include "device/device_access.hpp"
 #include "device/memory/memory_device.hpp"
+#include "device/staged/bring_in.hpp"
 #include "device/staged/detached_io.hpp"
+#include "device/staged/load_ahead.hpp"
 #include "device/staged/pins.hpp"
 #include "device/staged/staged_build.hpp"
 #include "device/staged/write_back.hpp"
+#include "device/tier/page_tier.hpp"
 #include "device/transfer.hpp"
 #include "io_queue_memory.hpp"
 #include "support/test_scale.hpp"
@@ -363,6 +366,126 @@ TEST(DetachedIo, HalfOfTheSlotsAreLeft) {
   EXPECT_TRUE(begin_detached_load(world.device(), 199, no_io_owner));
   EXPECT_TRUE(world.serve());
   (void)world.take_all();
+}
+
+// Pages that nobody has asked for.
+class LoadAhead : public ::testing::Test {
+ protected:
+  u32 begin(u64 page) { return begin_ahead_loads(Lane{}, *world.staged, {&world.device(), page}); }
+  void end_all(Status status = Status::ok) {
+    while (world.serve(status)) {
+    }
+    EXPECT_TRUE(world.take_all().empty()) << "nobody waits for them";
+    EXPECT_EQ(world.staged->detached_state->ahead_count, 0u);
+  }
+  const cache::AheadCounts& counts() const { return *world.staged->cache.ahead; }
+
+  Detached world;
+};
+
+TEST_F(LoadAhead, CountsWhatIsUsedAndWhatIsNot) {
+  for (const u64 page : {1, 2, 3}) EXPECT_EQ(begin(page), 1u);
+  EXPECT_EQ(begin(2), 0u) << "it is on its way";
+  EXPECT_EQ(world.staged->detached_state->ahead_count, 3u);
+  EXPECT_EQ(cache::ahead_waiting(world.staged->cache), 3u);
+  end_all();
+  EXPECT_EQ(begin(2), 0u) << "it is there";
+  EXPECT_EQ(counts().begun, 3u);
+  EXPECT_TRUE(world.word_of(1).is_ahead());
+  EXPECT_FALSE(deserves_copy(world.device(), 1)) << "nobody has read it";
+  world.expect_read(1, Detached::first_byte(1));
+  EXPECT_EQ(counts().used, 1u);
+  EXPECT_TRUE(deserves_copy(world.device(), 1));
+  EXPECT_NE(look_at_frame(world.device(), 2).memory, nullptr);
+  EXPECT_EQ(counts().used, 2u);
+  world.store(3, 9);
+  EXPECT_EQ(counts().dropped, 1u) << "nobody has read it";
+  for (const u64 page : {1, 2, 3}) EXPECT_FALSE(world.word_of(page).is_ahead()) << page;
+  world.expect_read(1, Detached::first_byte(1));
+  EXPECT_NE(look_at_frame(world.device(), 2).memory, nullptr);
+  EXPECT_EQ(counts().used, 2u) << "each page once";
+  EXPECT_EQ(cache::ahead_waiting(world.staged->cache), 0u);
+}
+
+TEST_F(LoadAhead, FailuresAreForgotten) {
+  EXPECT_EQ(begin(5), 1u);
+  end_all(Status::medium_error);
+  EXPECT_TRUE(world.word_of(5).is_free());
+  EXPECT_EQ(counts().dropped, 1u);
+  EXPECT_EQ(undecided_errors(*world.staged), 0u);
+  EXPECT_EQ(begin(5), 1u);
+  end_all();
+  world.expect_read(5, Detached::first_byte(5));
+  EXPECT_EQ(counts().used, 1u);
+}
+
+// Whoever needs the page ends the transfer before its report is taken.
+TEST_F(LoadAhead, IsEndedByWhoeverNeedsThePage) {
+  EXPECT_EQ(begin(5), 1u);
+  EXPECT_TRUE(world.serve());
+  world.expect_read(5, Detached::first_byte(5));
+  EXPECT_EQ(counts().used, 1u);
+  EXPECT_EQ(world.staged->detached_state->ahead_count, 1u);
+  end_all();
+}
+
+TEST_F(LoadAhead, HasAShareOfSlotsAndFrames) {
+  u32 in_flight = 0;
+  for (; ahead_room(*world.staged) != 0; ++in_flight) EXPECT_EQ(begin(in_flight), 1u);
+  EXPECT_EQ(in_flight, slot_count / 4) << "half of those that nobody waits for";
+  EXPECT_TRUE(begin_detached_load(world.device(), 2000, 7)) << "others have room";
+  while (world.serve()) {
+  }
+  EXPECT_EQ(world.take_all(), std::vector<u32>{7});
+  u32 waiting = in_flight;
+  while (ahead_room(*world.staged) != 0) {
+    for (; ahead_room(*world.staged) != 0 && world.in_flight() < in_flight; ++waiting) EXPECT_EQ(begin(waiting), 1u);
+    end_all();
+    ASSERT_LE(waiting, world.staged->cache.line_count);
+  }
+  EXPECT_EQ(waiting, world.staged->cache.line_count / ahead_frames_share);
+  world.expect_read(0, Detached::first_byte(0));
+  EXPECT_EQ(ahead_room(*world.staged), 1u);
+}
+
+TEST_F(LoadAhead, TakesNoDirtyFrame) {
+  const cache::Cache& table = world.staged->cache;
+  std::vector<u64> pages;
+  for (u64 page = 0; pages.size() <= table.set_size && page < device_pages; ++page) {
+    if (cache::set_of(table, {0, page}) == 0) pages.push_back(page);
+  }
+  ASSERT_EQ(pages.size(), table.set_size + 1u);
+  for (u32 i = 0; i < table.set_size; ++i) world.store(pages[i], 9);
+  EXPECT_EQ(begin(pages.back()), 0u);
+  EXPECT_EQ(world.in_flight(), 0u);
+  EXPECT_EQ(world.staged->detached_state->ahead_count, 0u);
+  for (u32 i = 0; i < table.set_size; ++i) EXPECT_TRUE(world.word_of(pages[i]).is_dirty()) << i;
+}
+
+// The clock passes them once, as the pages that were used.
+TEST_F(LoadAhead, PagesLeaveTheirFramesUnusedAfterOthers) {
+  const cache::Cache& table = world.staged->cache;
+  std::vector<u64> pages;
+  for (u64 page = 0; pages.size() < 3 * table.set_size && page < device_pages; ++page) {
+    if (cache::set_of(table, {0, page}) == 0) pages.push_back(page);
+  }
+  ASSERT_EQ(pages.size(), 3 * table.set_size);
+  const auto load_and_use = [&](u64 page) {
+    EXPECT_TRUE(begin_detached_load(world.device(), page, no_io_owner));
+    end_all();
+    world.expect_read(page, Detached::first_byte(page));
+  };
+  u32 next = 0;
+  for (; next < table.set_size - 1; ++next) load_and_use(pages[next]);
+  const u64 ahead = pages[next++];
+  EXPECT_EQ(begin(ahead), 1u);
+  end_all();
+  load_and_use(pages[next++]);
+  EXPECT_TRUE(world.word_of(ahead).is_ahead()) << "it is the youngest page";
+  for (u32 i = 0; i < table.set_size; ++i) load_and_use(pages[next++]);
+  EXPECT_TRUE(world.word_of(ahead).is_free());
+  EXPECT_EQ(counts().dropped, 1u);
+  EXPECT_EQ(cache::ahead_waiting(table), 0u);
 }
 
 // The lines of a flush, step by step, as a command does it that is restarted in between.

@@ -39,6 +39,7 @@ class AbsentReads : public ::testing::Test {
     options.has_queue = true;
     options.warp_count = warp_count;
     options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
+    options.config.read_ahead_pages = 0;  // each read finds its page absent
     pool_ = std::make_unique<TestPool>(options);
     ASSERT_LT(pool_->engine()->fs.space.staged->cache.line_count, file_pages);
     session_ = pool_->open_session();

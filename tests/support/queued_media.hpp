@@ -25,6 +25,7 @@ class QueuedMedia {
   // Called by the controller. They are set while no request is in flight.
   std::function<Status(const device::IoRequest&)> before;  // ok, or the status with which the request ends at once
   std::function<void(const device::IoRequest&)> after;     // it was carried out and has not ended
+  std::function<void()> on_report;                         // somebody has to look for reports
 
   QueuedMedia() = default;
   QueuedMedia(const QueuedMedia&) = delete;
@@ -58,8 +59,9 @@ class QueuedMedia {
       u32 slot = 0;
       while (device::take(*queue_->shared, &slot)) {
         const Status status = carry_out(device::request_of(*queue_->shared, slot));
-        (void)device::complete(*queue_->shared, slot, status);
+        const bool is_reported = device::complete(*queue_->shared, slot, status);
         device::announce_completions(*queue_->shared);
+        if (is_reported && on_report) on_report();
       }
       if (is_last) return;
       std::this_thread::sleep_for(std::chrono::microseconds(10));

@@ -32,8 +32,17 @@ namespace gpu4fs::device {
 
 namespace detail {
 
-GPU4FS_FN constexpr u64 link_of(u32 slot, u32 generation) {
-  return u64{generation} << 32 | (u64{slot} + 1);
+inline constexpr u32 ahead_link_bit = 1u << 31;
+
+GPU4FS_FN constexpr u64 link_of(u32 slot, const DetachedRequest& request) {
+  const u32 bit = request.owner == ahead_io_owner ? ahead_link_bit : 0;
+  return u64{request.generation} << 32 | bit | (u64{slot} + 1);
+}
+GPU4FS_FN constexpr u32 slot_of_link(u64 link) {
+  return (static_cast<u32>(link) & ~ahead_link_bit) - 1;
+}
+GPU4FS_FN constexpr bool is_ahead_link(u64 link) {
+  return (link & ahead_link_bit) != 0;
 }
 
 GPU4FS_FN inline void note_flush_status(const StagedDevices& staged, u32 device, Status status) {
@@ -54,8 +63,7 @@ GPU4FS_FN inline void prepare_transfer(const StagedDevices& staged, u32 slot, co
   request.line = transfer.line;
   request.owner = transfer.owner;
   request.operation = operation;
-  store<Order::release, Scope::engine>(&cache::line_at(staged.cache, transfer.line).link,
-                                       link_of(slot, request.generation));
+  store<Order::release, Scope::engine>(&cache::line_at(staged.cache, transfer.line).link, link_of(slot, request));
   IoRequest published = page_request(staged.devices[transfer.key.device], operation, transfer.key.page, 1,
                                      cache::frame_of(staged.cache, transfer.line));
   published.reports = 1;
@@ -103,8 +111,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void end_transfer(const StagedDevices& staged, 
   GPU4FS_CHECK(word.is_loading());
   const bool is_good =
       GPU4FS_MUTANT(failed_load_kept, status == Status::ok, true) && !may_be_outdated(staged.devices[device]);
-  if (is_good) return cache::finish_unwaited_load(staged.cache, index);
+  if (is_good) return cache::finish_unwaited_load(staged.cache, index, is_ahead_link(link));
   cache::finish_load(staged.cache, index, false);
+  if (is_ahead_link(link)) cache::count_ahead(staged.cache, &cache::AheadCounts::dropped);
 }
 
 }  // namespace detail
@@ -114,7 +123,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void help_line(const StagedDevices& staged, u32
   if (staged.queue == nullptr) return;
   const u64 link = load<Order::acquire, Scope::engine>(&cache::line_at(staged.cache, index).link);
   if (link == 0) return;
-  const IoProgress progress = poll(*staged.queue, static_cast<u32>(link) - 1);
+  const IoProgress progress = poll(*staged.queue, detail::slot_of_link(link));
   if (!progress.is_pending) detail::end_transfer(staged, index, link, progress.status);
 }
 
@@ -301,7 +310,7 @@ GPU4FS_FN inline void end_detached(const StagedDevices& staged, u32 slot) {
   const IoProgress progress = poll(*staged.queue, slot);
   GPU4FS_CHECK(!progress.is_pending);
   if (request.operation != IoOperation::flush) {
-    return end_transfer(staged, request.line, link_of(slot, request.generation), progress.status);
+    return end_transfer(staged, request.line, link_of(slot, request), progress.status);
   }
   note_flush_status(staged, request.line, progress.status);
   fetch_sub<Order::release, Scope::engine>(&staged.detached_state->flushes[request.line], 1u);
@@ -325,7 +334,11 @@ GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& sta
     release(*staged.queue, slot);
     fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->count, 1u);
     fetch_sub<Order::acq_rel, Scope::engine>(&staged.detached_state->in_flight, 1u);
-    if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) tell(owner);
+    if (GPU4FS_MUTANT(ahead_owner_told, owner == ahead_io_owner, false)) {
+      fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->ahead_count, 1u);
+    } else if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) {
+      tell(owner);
+    }
     const u32 told = exchange<Order::acq_rel, Scope::engine>(&staged.detached_state->next_told, 0u);
     if (GPU4FS_MUTANT(next_report_not_told, told != 0, false)) tell(told - 1);
   }

@@ -31,6 +31,7 @@ inline void build_detached(EngineAllocator& allocator, StagedDevices& staged, u3
   staged.detached_state = static_cast<DetachedState*>(allocator.allocate(sizeof(DetachedState), cache_line));
   allocator.zero(staged.detached_state, sizeof(DetachedState));
   staged.detached_max = minimum(slot_count / 2, staged.cache.line_count / 4);
+  staged.ahead_max = maximum(staged.detached_max / 2, 1u);
   // So there is room for those of the commands that saw that the media were not busy.
   staged.busy_write_count = maximum(staged.detached_max / 2, 1u);
 }

@@ -59,12 +59,15 @@ struct WriteErrors {
 struct IoQueue;  // device/queue/io_queue_types.hpp
 
 inline constexpr u32 no_io_owner = ~u32{0};
+// Of loads of pages that nobody has asked for (staged/load_ahead.hpp). Nobody is told.
+inline constexpr u32 ahead_io_owner = no_io_owner - 1;
 
 // What all requests that nobody waits for share.
 struct alignas(128) DetachedState {
   u32 count;          // atomic: requests whose reports were not taken, and for a moment attempts to begin one
   u32 in_flight;      // atomic: requests whose reports were not taken
   u32 write_count;    // atomic: those of them that write
+  u32 ahead_count;    // atomic: those of them that belong to ahead_io_owner, and for a moment attempts
   u32 watcher_count;  // atomic: workers of a GPU that look for reports
   u32 next_told;      // atomic: 1 + the owner who is told of the next report that is taken; 0: nobody
   u32 flushes[device_count_max];  // atomic: requests among them that flush the device
@@ -74,7 +77,7 @@ struct alignas(128) DetachedState {
 struct DetachedRequest {
   u32 line;               // of a frame; flush: the device
   u32 generation;         // of the slot: it grows with each use
-  u32 owner;              // who is told, a number of the code above; no_io_owner: nobody
+  u32 owner;              // who is told, a number of the code above; no_io_owner, ahead_io_owner: nobody
   IoOperation operation;  // flush: of the medium of a device; read, write: of a line
 };
 
@@ -88,6 +91,7 @@ struct StagedDevices {
   u8* pages;              // by worker: own_page_count pages of memory for transfers, which the controller accesses
   WriteErrors* error_state;
   u32 detached_max;
+  u32 ahead_max;         // of DetachedState::ahead_count
   u32 busy_write_count;  // detached writes from which on the media are busy (media_are_busy())
   u32 own_page_count;
   u32 is_bounced;   // 1: the controller accesses frames and `pages` alone; 0: all memory of the engine

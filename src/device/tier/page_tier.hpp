@@ -67,7 +67,9 @@ GPU4FS_FN inline bool note_recent(const PageTier& tier, cache::PageKey key) {
 // A frame that has the page and was used before. A page that must be written back will probably be written again.
 GPU4FS_FN inline bool is_used_frame(const StagedDevices& staged, cache::PageKey key) {
   const cache::FoundLine found = cache::find(Lane{}, staged.cache, key);
-  return found.line != cache::no_line && found.word.is_usable() && !found.word.is_dirty() && found.word.is_referenced();
+  const cache::LineWord word = found.word;
+  return found.line != cache::no_line && word.is_usable() && !word.is_dirty() && word.is_referenced() &&
+         GPU4FS_MUTANT(ahead_page_counts_as_used, !word.is_ahead(), true);
 }
 
 }  // namespace detail

@@ -8,6 +8,7 @@
 #include "engine/device_poll.hpp"
 #include "engine/handlers/access_time.hpp"
 #include "engine/handlers/file_common.hpp"
+#include "engine/read_ahead.hpp"
 #include "raid/stage_pages.hpp"
 
 namespace gpu4fs::engine {
@@ -67,7 +68,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Begins to load the pages of the round, and those of the next one, for which nobody waits.
+// Begins to load the pages of the round, and those of the next one and of the reads that may follow the command, for
+// which nobody waits.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandState& c, ReadState& state) {
   if (!raid::stages_pages(engine.fs.space) || on_leader(g, [&] { return state.is_staged != 0; })) return Status::ok;
@@ -76,7 +78,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandStat
   const u32 of_round = static_cast<u32>(divide_up(state.round_end, page_size) - state.position / page_size);
   on_leader(g, [&] { state.is_staged = 1; });
   bool has_begun = false;
-  const Status status = wait_for_loads(g, engine, c, count, [&](u32 page) {
+  const auto begin_load = [&](u32 page) {
     u64 address = raid::no_address;
     if (page < count) {
       const u32 index = find_extent(c, state.run_count, page);
@@ -91,13 +93,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandStat
         raid::begin_page_loads(g, engine.fs.space, address, is_awaited ? c.index : device::no_io_owner);
     has_begun |= is_begun;
     return is_begun && is_awaited;
+  };
+  return wait_for_loads(g, engine, c, count, begin_load, [&] {
+    // Also if the command waits for none of them.
+    if (g.any(has_begun)) on_leader(g, [&] { raid::ring_staged(engine.fs.space); });
+    const bool is_last = on_leader(g, [&] { return state.round_end == state.end; });
+    const bool is_followed = GPU4FS_MUTANT(command_not_followed, is_last, false);
+    if (is_followed) follow_read(g, engine, {c.command.inode, state.begin, state.end});
   });
-  // Also if the command waits for none of them. It may go on elsewhere already.
-  const bool rings = g.any(has_begun);
-  on_leader(g, [&] {
-    if (rings) raid::ring_staged(engine.fs.space);
-  });
-  return status;
 }
 
 // Reads pages [from, to) of the round.

@@ -11,6 +11,7 @@
 #include "engine/optimistic/read_move.hpp"
 #include "engine/optimistic/walk.hpp"
 #include "engine/poll/token.hpp"
+#include "engine/read_ahead.hpp"
 
 namespace gpu4fs::engine::detail {
 
@@ -31,7 +32,12 @@ struct Attempt {
   u64 result;
   ReadPlan read;
   FilledViews filled;
+  bool was_absent;  // the page of the plan was loaded for it
 };
+
+GPU4FS_FN inline RootView root_view(Engine& engine) {
+  return RootView::of(engine.fs, read_ahead_limit(engine) != 0 ? &engine.read_streams : nullptr);
+}
 
 GPU4FS_FN constexpr bool is_lookup(const wire::Command& command) {
   return command.opcode == wire::Opcode::lookup || command.opcode == wire::Opcode::lookup_path;
@@ -252,6 +258,7 @@ GPU4FS_FN void load_absent(Group g, const ReaderContext& reader, const FreshView
     if (is_absent && frame != nullptr) {
       mine->read.page = frame;
       mine->planned = Planned::page;
+      mine->was_absent = true;
     }
   }
 }
@@ -330,6 +337,23 @@ struct Answered {
   u32 failed;  // completed ones with an error
 };
 
+// The reads in `answered` may be followed by others: begins to load what these will need. The clients have their
+// answers already. Uniform.
+template <class Group>
+GPU4FS_FN void load_for_next(Group g, const ReaderContext& reader, const OwnCommand& own, const Attempt& mine,
+                             u32 answered) {
+  ReadStreams* const streams = reader.views->root.read_streams;
+  if (streams == nullptr) return;
+  const bool is_read = (answered >> g.rank() & 1) != 0 && own.command.opcode == wire::Opcode::read &&
+                       mine.planned != Planned::answered && mine.result != 0;
+  const bool is_expected =
+      is_read && (mine.was_absent || continues_stream(*streams, own.command.inode, own.command.offset));
+  const u32 set = g.ballot(is_expected);
+  if (set == 0) return;
+  const SeenRead read{own.command.inode, own.command.offset, own.command.offset + mine.result};
+  follow_unlocked_reads(g, *reader.engine, set, read, mine.was_absent);
+}
+
 // Tries the commands in `wanted`, which are whole chains; each rank has one of them. The completed commands are whole
 // chains, too. The caller counts them. Inside the step gate. Uniform.
 template <class Group>
@@ -352,6 +376,7 @@ GPU4FS_FN Answered answer_inside_gate(Group g, const ReaderContext& reader, cons
     ring::write_bare_completion(turn.ring, turn.position + g.rank(), mine.status, mine.result);
   }
   GPU4FS_TRACE_POINT(completion);
+  load_for_next(g, reader, own, mine, answered);
   return {answered, g.ballot(mine.status != Status::ok) & answered};
 }
 
@@ -364,7 +389,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, cons
   const u32 wanted = (1u << count) - 1;
   GPU4FS_TRACE_POINT(slot);
   WorkerViews& views = *turn.views;
-  if (g.any(views.root.pages.frames == nullptr)) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
+  if (g.any(views.root.pages.frames == nullptr)) on_leader(g, [&] { views.root = root_view(engine); });
   own.places = places_of(turn, own.command);
   copy_names(g, views, own.command, own.places.are_good ? own.places.name : nullptr, wanted);
   GPU4FS_TRACE_POINT(name);

@@ -41,6 +41,18 @@ GPU4FS_FN inline u32 find_frame(const ReaderContext& reader, fs::PageKey key, u6
   return frame;
 }
 
+// Looks at the lock of an inode whose page is in this frame.
+GPU4FS_FN inline InodeView view_in_frame(const fs::PageRoot& pages, u32 frame, u64 number) {
+  InodeView view{number, nullptr, nullptr, 0};
+  const u32 position = static_cast<u32>(number % format::inodes_per_page);
+  view.lock = &pages.inode_locks[u64{frame} * format::inodes_per_page + position];
+  const LockSeen seen = look_at(*view.lock);
+  if (!seen.is_quiet) return view;
+  view.version = seen.version;
+  view.inode = reinterpret_cast<const format::Inode*>(pages.data + u64{frame} * page_size) + position;
+  return view;
+}
+
 // Looks at the lock of an inode that clients can name, if its page is resident. For a single rank, inside the step
 // gate.
 GPU4FS_FN inline InodeView look_at_inode(const ReaderContext& reader, u64 number) {
@@ -50,12 +62,8 @@ GPU4FS_FN inline InodeView look_at_inode(const ReaderContext& reader, u64 number
   const u64 page = number / format::inodes_per_page;
   const u32 frame = find_frame(reader, fs::PageKey::make(format::inode_number_inode_file, 0, page), 0);
   if (frame == fs::no_frame) return view;
-  const u32 position = static_cast<u32>(number % format::inodes_per_page);
-  view.lock = &pages.inode_locks[u64{frame} * format::inodes_per_page + position];
-  const LockSeen seen = look_at(*view.lock);
-  if (!seen.is_quiet) return view;
-  view.version = seen.version;
-  view.inode = reinterpret_cast<const format::Inode*>(pages.data + u64{frame} * page_size) + position;
+  view = view_in_frame(pages, frame, number);
+  if (view.inode == nullptr) return view;
   if (reader.known != nullptr) {
     reader.known->inode(number) = view;
     reader.known->directory_pages[KnownPlaces::inode_place(number)] = 0;

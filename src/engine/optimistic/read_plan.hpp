@@ -8,6 +8,7 @@
 #include "base/mutant.hpp"
 #include "engine/clock.hpp"
 #include "engine/handlers/access_time.hpp"
+#include "engine/optimistic/file_slots.hpp"
 #include "engine/optimistic/inode_view.hpp"
 #include "engine/optimistic/views.hpp"
 #include "engine/session_memory.hpp"
@@ -60,32 +61,6 @@ GPU4FS_FN inline u64 fresh_until_ns(const Engine& engine, const format::Inode& i
   return now_ns + static_cast<u64>(day_seconds - age_seconds - 1) * 1000000000u;
 }
 
-// Walks from the inode's slots down to the array with the slot that decides about `page`. False: not resident, or
-// damaged.
-GPU4FS_FN inline bool find_slots(const ReaderContext& reader, const format::Inode* inode, u32 height, u64 page,
-                                 FileView* view) {
-  view->slots = inode->slots;
-  view->slot_count = format::inode_slot_count;
-  view->first_page = 0;
-  view->level = height;
-  if (page >= fs::map_capacity(height)) return false;
-  while (view->level > 0) {
-    const u64 index = page >> (format::slot_shift * view->level);
-    // An inode's slots may become inline content meanwhile.
-    const format::BlockPointer pointer{
-        load_racy_8(&view->slots[index - (view->first_page >> (format::slot_shift * view->level))].raw)};
-    if (!fs::detail::slot_fits_level(pointer, view->level)) return false;
-    if (!pointer.is_indirect()) break;
-    const u32 frame = find_frame(reader, fs::PageKey::make(view->number, view->level, index), view->version);
-    if (frame == fs::no_frame) return false;
-    view->slots = reinterpret_cast<const format::BlockPointer*>(reader.views->root.pages.data + u64{frame} * page_size);
-    view->slot_count = format::slots_per_block;
-    view->first_page = index << (format::slot_shift * view->level);
-    --view->level;
-  }
-  return true;
-}
-
 // Views file `number` for a read of the page at `offset`. *view is filled if the result is PlannedRead::page. It is a
 // function of its own, as find_in_chunk() is, so a read that finds everything remembered does not save registers.
 GPU4FS_FN GPU4FS_NOINLINE inline PlannedRead view_file(const ReaderContext& reader, u64 number, u64 offset,
@@ -107,7 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline PlannedRead view_file(const ReaderContext& read
   GPU4FS_TRACE_POINT(checks);
   if (view->fresh_until_ns == 0) return PlannedRead::unusual;
   const u64 page = minimum(offset, inode.size_bytes) / page_size;
-  const bool is_found = find_slots(reader, found.inode, inode.height, page, view);
+  const bool is_found = find_slots(reader.views->root.pages, found.inode, inode.height, page, view,
+                                   [&reader, view](fs::PageKey key) { return find_frame(reader, key, view->version); });
   GPU4FS_TRACE_POINT(map);
   return is_found ? PlannedRead::page : PlannedRead::unusual;
 }
@@ -168,22 +144,11 @@ GPU4FS_FN inline FoundPage find_page(const ReaderContext& reader, u64 address, C
   return found;
 }
 
-GPU4FS_FN inline bool covers(const FileView& view, u64 page) {
-  return page - view.first_page < u64{view.slot_count} << (format::slot_shift * view.level);
-}
-
 // Without checksums of pages, the contents of a rebuilt device must be read after the load of this word (acquire).
 GPU4FS_FN inline u64 failed_devices(const RootView& root) {
   if (root.failed_devices == nullptr) return 0;
   if (root.data_checksums == 0) return load<Order::acquire, Scope::engine>(root.failed_devices);
   return load<Order::relaxed, Scope::engine>(root.failed_devices);
-}
-
-// The slot of a view that decides about the byte at `offset`, which the view covers. A slot of other pages may be an
-// indirect one, below which there is another array.
-GPU4FS_FN inline format::BlockPointer slot_over(const FileView& view, u64 offset) {
-  const u64 page = minimum(offset, view.size_bytes) / page_size - view.first_page;
-  return {load_racy_8(&view.slots[page >> (format::slot_shift * view.level)].raw)};
 }
 
 // Whether the remembered view of the file can be valid for this read. A changed file is viewed again.
@@ -240,9 +205,7 @@ GPU4FS_FN inline PlannedRead plan_read(const ReaderContext& reader, const ReadRa
   if (length == 0) return PlannedRead::page;
   if (!fs::detail::slot_fits_level(pointer, view->level) || pointer.is_indirect()) return PlannedRead::unusual;
   if (fs::detail::kind_of(pointer) != fs::MapKind::data) return PlannedRead::page;
-  const u64 page = begin / page_size - view->first_page;
-  const u64 mask = (u64{1} << format::slot_shift * view->level) - 1;
-  plan->address = pointer.address() + (page & mask) * page_size;
+  plan->address = detail::address_in(*view, pointer, begin / page_size);
   const detail::FoundPage found = detail::find_page(reader, plan->address, &fresh->chunk, &filled->has_chunk);
   plan->page = found.memory;
   plan->descriptor = found.descriptor;

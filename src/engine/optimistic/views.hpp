@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/command_lock.hpp"
+#include "engine/read_streams.hpp"
 #include "format/attribute_record_format.hpp"
 #include "format/chunk_format.hpp"
 #include "format/inode_format.hpp"
@@ -126,11 +127,12 @@ struct RootView {
   const u64* failed_devices;  // atomic, one bit for each device; nullptr: none of them may be lost
   u32 granule_shift;
   u32 data_checksums;
+  ReadStreams* read_streams;  // nullptr: nothing is loaded ahead
 
-  GPU4FS_FN static RootView of(const fs::FileSystem& fs) {
+  GPU4FS_FN static RootView of(const fs::FileSystem& fs, ReadStreams* streams = nullptr) {
     const raid::LogicalSpace& space = fs.space;
     return {fs.pages, space.health == nullptr ? nullptr : &space.health->failed, space.granule_shift,
-            space.data_checksums};
+            space.data_checksums, streams};
   }
 };
 

@@ -70,7 +70,7 @@ GPU4FS_FN GPU4FS_NOINLINE QuietEnd serve_quiet_ring(Group g, Engine& engine, Wor
                                                     ring::FetchedDescriptors* seen) {
   RingTurn turn = RingTurn::make(engine, worker, true, 0);
   WorkerViews& views = *turn.views;
-  if (g.any(views.root.pages.frames == nullptr)) on_leader(g, [&] { views.root = RootView::of(engine.fs); });
+  if (g.any(views.root.pages.frames == nullptr)) on_leader(g, [&] { views.root = root_view(engine); });
   g.sync();
   const Entered entered = on_leader(g, [&] { return try_enter_era(engine, engine.step_gate); });
   QuietEnd end{0, 0};
