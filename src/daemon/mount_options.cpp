@@ -144,6 +144,7 @@ constexpr Rule rules[] = {
     {"cache", true, apply_size<&session::ServerOptions::cache_bytes>},
     {"page_cache", true, apply_size<&session::ServerOptions::page_cache_bytes>},
     {"host_cache", true, apply_size<&session::ServerOptions::host_cache_bytes>},
+    {"page_readahead", true, apply_size<&session::ServerOptions::page_readahead_bytes>},
     {"access", true, apply_access},
     {"drive", true, apply_drive},
     {"discard", false,

@@ -147,6 +147,9 @@ void add_page_cache(JsonWriter& json, const device::PageCacheCounters& cache) {
   json.add("evictions", cache.evictions);
   json.add("waits_for_write_back", cache.waits_for_write_back);
   json.add("waits_for_room", cache.waits_for_room);
+  json.add("read_ahead", cache.ahead);
+  json.add("read_ahead_used", cache.ahead_used);
+  json.add("read_ahead_dropped", cache.ahead_dropped);
   json.end();
 }
 

@@ -40,6 +40,7 @@ constexpr u32 lending_thread_max = engine::session_max;
 // Of them, those that may use staged devices at the same time.
 constexpr u32 staged_lender_max = 2;
 constexpr u64 page_cache_bytes_max = u64{1} << 40;
+constexpr u64 page_readahead_bytes_max = u64{1} << 30;
 constexpr u64 page_cache_default_min = u64{64} << 20;
 constexpr u64 page_cache_default_max = u64{1} << 30;
 constexpr u64 page_cache_default_share = 16;
@@ -282,6 +283,10 @@ u32 page_cache_frames(const ServerOptions& options, const PageCacheSizes& sizes,
   return static_cast<u32>(std::max<u64>(align_down(wanted, u64{cache::set_line_max}), least));
 }
 
+u32 read_ahead_pages(const ServerOptions& options) {
+  return static_cast<u32>(std::min(options.page_readahead_bytes, page_readahead_bytes_max) / page_size);
+}
+
 void build_tier(EngineAllocator& allocator, u64 bytes, pool::OpenedPool& pool, EngineSetup& setup) {
   const bool has_checksums = (pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
   const u32 frames = page_tier_frames(bytes, has_checksums, &setup.tier_text, &pool.warnings);
@@ -395,6 +400,7 @@ void set_up_cpu(const ServerOptions& options, pool::OpenedPool& pool, EngineSetu
   const u32 workers = options.worker_count != 0 ? options.worker_count : std::min(processors, 16u);
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
+  config.read_ahead_pages = read_ahead_pages(options);
   setup.heap = std::make_unique<engine::HeapAllocator>();
   const PageCacheSizes sizes = page_cache_sizes(options, EngineChoice::cpu, setup.reason);
   const u32 frame_count = page_cache_frames(options, sizes, workers + staged_lender_max, pool);
@@ -450,7 +456,8 @@ void map_fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose, Engine
 
 void set_up_cuda(const ServerOptions& options, pool::OpenedPool& pool, EngineSetup& setup) {
   engine::CudaOptions cuda;
-  const engine::EngineConfig config = engine::cuda_engine_config(cuda);
+  engine::EngineConfig config = engine::cuda_engine_config(cuda);
+  config.read_ahead_pages = read_ahead_pages(options);
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
   SharedMemory shared(*setup.gpu);
   if (is_direct(options.device_access)) open_directly(options, setup, shared, false);

@@ -48,12 +48,13 @@ struct ServerOptions {
   unsigned commit_interval_s = 5;  // longest time until a change becomes durable by itself; 0: never
   DiscardScope discard = DiscardScope::memory;
   DeviceAccess device_access = DeviceAccess::automatic;
-  EmulatedDriveOptions drives;    // of emulated drives
-  u64 page_cache_bytes = 0;       // option page_cache= (session/page_tier_setup.hpp); 0: the default
-  u64 host_cache_bytes = 0;       // option host_cache=, only with the GPU engine; 0: depending on the memory
-  u64 cache_bytes = 0;            // metadata pages held in engine memory; 0: depending on the memory
-  bool ignore_log = false;        // read-only: the pool as of its newest checkpoint
-  bool drop_damaged_log = false;  // continue although acknowledged operations in the log cannot be read
+  EmulatedDriveOptions drives;              // of emulated drives
+  u64 page_cache_bytes = 0;                 // option page_cache= (session/page_tier_setup.hpp); 0: the default
+  u64 host_cache_bytes = 0;                 // option host_cache=, only with the GPU engine; 0: depending on the memory
+  u64 page_readahead_bytes = u64{1} << 20;  // of a file on devices that are not mapped, at most; 0: none
+  u64 cache_bytes = 0;                      // metadata pages held in engine memory; 0: depending on the memory
+  bool ignore_log = false;                  // read-only: the pool as of its newest checkpoint
+  bool drop_damaged_log = false;            // continue although acknowledged operations in the log cannot be read
   ServerPurpose purpose = ServerPurpose::mount;
   u64 check_inode_count = 0;   // purpose check: greater than any inode number
   bool stop_on_error = true;   // after damage of metadata changes are refused (fs/errors.hpp)

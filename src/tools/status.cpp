@@ -70,6 +70,9 @@ void print_page_cache(const JsonValue& cache) {
       "page cache  {}, {} hits, {} misses{}\n", size_text(count_of(cache["bytes"])), hits, count_of(cache["misses"]),
       looks == 0 ? ""
                  : fmt::format(" ({:.1f} % found)", 100.0 * static_cast<double>(hits) / static_cast<double>(looks)));
+  if (count_of(cache["read_ahead"]) == 0) return;
+  fmt::print("read-ahead  {} pages, {} used, {} dropped unused\n", count_of(cache["read_ahead"]),
+             count_of(cache["read_ahead_used"]), count_of(cache["read_ahead_dropped"]));
 }
 
 void print_page_tier(const JsonValue& tier) {

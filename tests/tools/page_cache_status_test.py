@@ -51,7 +51,7 @@ class PageCacheStatus(unittest.TestCase):
         self.pool.remount(options)
 
     def test_misses_then_hits(self):
-        self.mount("engine=cpu,access=direct,page_cache=64M")
+        self.mount("engine=cpu,access=direct,page_cache=64M,page_readahead=0")
         read_pages(self.pool)
         first = status_of(self.pool)
         cache = first["page_cache"]
@@ -69,6 +69,19 @@ class PageCacheStatus(unittest.TestCase):
         self.assertEqual({io["operation"]: io for io in second["io"]}["read"]["requests"], reads["requests"])
         text = subprocess.run([PROGRAM, "status", self.pool.mountpoint], capture_output=True, text=True, check=True)
         self.assertRegex(text.stdout, r"page cache  64(\.0)? MiB, \d+ hits, \d+ misses \(\d+\.\d % found\)")
+        self.assertEqual(second["page_cache"]["read_ahead"], 0)
+        self.assertNotIn("read-ahead", text.stdout)
+
+    def test_pages_that_are_loaded_ahead(self):
+        self.mount("engine=cpu,access=direct,page_cache=64M,page_readahead=256K")
+        read_pages(self.pool)
+        cache = status_of(self.pool)["page_cache"]
+        self.assertGreaterEqual(cache["read_ahead"], PAGES // 2)
+        self.assertGreaterEqual(cache["read_ahead_used"], PAGES // 2)
+        self.assertLess(cache["misses"], PAGES // 2)
+        self.assertEqual(cache["read_ahead_dropped"], 0)
+        text = subprocess.run([PROGRAM, "status", self.pool.mountpoint], capture_output=True, text=True, check=True)
+        self.assertRegex(text.stdout, r"read-ahead  \d+ pages, \d+ used, 0 dropped unused")
 
     def test_copies_of_pages_that_are_read_again(self):
         os.environ["GPU4FS_PAGE_TIER"] = str(64 << 20)
