@@ -36,6 +36,7 @@ DrivePool::DrivePool(const DrivePoolOptions& options) {
   // Of devices that are not mapped.
   (options.engine == session::EngineChoice::cuda ? server.host_cache_bytes : server.page_cache_bytes) =
       options.page_cache_bytes;
+  server.page_readahead_bytes = options.page_readahead_bytes;
   server.commit_interval_s = options.commit_interval_s;
   server_ = std::make_unique<server::PoolServer>(server);
   server_->start();

@@ -20,6 +20,7 @@ struct DrivePoolOptions {
   session::DeviceAccess access = session::DeviceAccess::direct;
   session::EmulatedDriveOptions drives = {};  // with emulated access
   u64 page_cache_bytes = u64{64} << 20;
+  u64 page_readahead_bytes = session::ServerOptions{}.page_readahead_bytes;
   unsigned commit_interval_s = 0;  // 0: checkpoints happen only when a sync requests them
 };
 

@@ -33,8 +33,10 @@ constexpr DrivePart drive_parts[] = {
     {"sync", bench_drive_sync}, {"raid", bench_drive_raid},   {"hits", bench_drive_hits},
 };
 
-constexpr DrivePart emulated_parts[] = {
-    {"emulated", bench_drive_emulated}, {"misses", bench_drive_misses}, {"recovery", bench_drive_recovery}};
+constexpr DrivePart emulated_parts[] = {{"emulated", bench_drive_emulated},
+                                        {"misses", bench_drive_misses},
+                                        {"recovery", bench_drive_recovery},
+                                        {"readahead", bench_drive_readahead}};
 
 }  // namespace
 

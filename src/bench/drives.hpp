@@ -91,6 +91,8 @@ void bench_drive_emulated(DrivesContext& context);
 // Reads of 4 KiB that miss the page cache, and a mount after a crash.
 void bench_drive_misses(DrivesContext& context);
 void bench_drive_recovery(DrivesContext& context);
+// Sequential reads with and without read-ahead.
+void bench_drive_readahead(DrivesContext& context);
 // Microseconds of a read of one page that the driver alone gives to such a drive, one at a time, p50.
 double bare_drive_latency_us(const DrivesContext& context, const session::EmulatedDriveOptions& drives);
 // std::runtime_error if there is no such profile.

@@ -40,9 +40,10 @@ void add_drives_options(cli::CommandLine& line) {
   drives.option("-o,--output", drives_options.output, "Write the result as JSON to this file");
   drives.flag("--quick", drives_options.quick, "Less data and fewer repetitions");
   drives
-      .option("--only", drives_options.only,
-              "Parts to run: file, block, idle, sync, raid, hits; emulated drives: emulated, misses, recovery")
-      .one_of({"file", "block", "idle", "sync", "raid", "hits", "emulated", "misses", "recovery"});
+      .option(
+          "--only", drives_options.only,
+          "Parts to run: file, block, idle, sync, raid, hits; emulated drives: emulated, misses, recovery, readahead")
+      .one_of({"file", "block", "idle", "sync", "raid", "hits", "emulated", "misses", "recovery", "readahead"});
   drives.on_selected([] { action = Action::drives; });
 }
 

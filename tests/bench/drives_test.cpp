@@ -202,5 +202,23 @@ TEST(BenchDrives, MissesAndAMountAfterACrashAreMeasured) {
   EXPECT_TRUE(std::filesystem::is_empty(own.path()));
 }
 
+TEST(BenchDrives, ReadAheadIsMeasuredWithAndWithout) {
+  const TemporaryFolder own("/dev/shm");
+  const std::unique_ptr<DrivePeer> peer = new_drive_peer("bare");
+  BenchResult result = new_result("drives", "cpu", true);
+  DrivesContext context{own.path(), tiny, *peer, result};
+  run_emulated_parts(context, {"readahead"});
+  EXPECT_EQ(result.left_out, std::vector<std::string>{});
+  std::set<std::string> names;
+  for (const BenchRow& row : result.rows) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_GT(row.value, 0) << row.name;
+    EXPECT_GT(row.limit, 0) << row.name;
+    EXPECT_EQ(row.requirement, Requirement::at_least) << row.name;
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"drives-readahead-4k", "drives-readahead-128k"}));
+  EXPECT_TRUE(std::filesystem::is_empty(own.path()));
+}
+
 }  // namespace
 }  // namespace gpu4fs::bench
