@@ -116,17 +116,18 @@ GPU4FS_FN GPU4FS_NOINLINE void follow_read(Group g, Engine& engine, const SeenRe
   if (wish.count != 0) detail::fulfil(g, engine, read.inode, wish);
 }
 
-// The same for reads without locks; each rank of `set` has read some bytes. `was_absent`: they had to be loaded.
+// The same for reads without locks; each rank of `set` has read some bytes. `stream`: the one that the read continues,
+// or no_stream, and then its pages had to be loaded. The last read of each stream speaks for the others, and of those
+// that begin one the last: so a batch of random reads costs as much as one.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void follow_unlocked_reads(Group g, Engine& engine, u32 set, const SeenRead& read,
-                                                     bool was_absent) {
+                                                     u32 stream) {
   const u32 limit = read_ahead_limit(engine);
+  const bool is_in_set = (set >> g.rank() & 1) != 0;
+  const u32 of_stream = g.match_any(stream != no_stream ? read.inode * streams_per_set + stream : ~u64{0}) & set;
+  const bool is_last = is_in_set && of_stream >> g.rank() == 1;
   AheadWish wish{0, 0, 0};
-  for (u32 left = set; left != 0; left &= left - 1) {
-    // One after the other: they may be of one file.
-    if (g.rank() == count_trailing_zeros(left)) wish = note_read(engine.read_streams, read, limit, was_absent);
-    g.sync();
-  }
+  if (is_last) wish = note_read(engine.read_streams, read, limit, stream == no_stream);
   for (u32 left = g.ballot(wish.count != 0); left != 0; left &= left - 1) {
     const u32 rank = count_trailing_zeros(left);
     const AheadWish chosen = g.shuffle(wish, rank);

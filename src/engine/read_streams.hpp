@@ -44,6 +44,7 @@ struct ReadStreams {
   Set sets[stream_set_count];
 
   GPU4FS_FN Set& set_of(u64 inode) { return sets[inode * 0x9e3779b97f4a7c15u >> 60]; }
+  GPU4FS_FN const Set& set_of(u64 inode) const { return sets[inode * 0x9e3779b97f4a7c15u >> 60]; }
 };
 static_assert(stream_set_count == 1 << 4, "bits of ReadStreams::set_of()");
 
@@ -61,6 +62,7 @@ struct AheadWish {
   u32 stream;  // index in the set of the file
 };
 
+inline constexpr u32 no_stream = ~u32{0};
 inline constexpr u32 window_least_pages = 4;
 // A stream that was not continued while so many others began in its set may be replaced by any other.
 inline constexpr u32 stream_age_max = 64;
@@ -76,31 +78,59 @@ GPU4FS_FN void set_in_stream(T* member, T value) {
   store<Order::relaxed, Scope::engine>(member, value);
 }
 
+// A set as one rank saw it. It is loaded as a whole, so a look at it takes one access of memory and not many, one after
+// the other.
+struct SeenSet {
+  ReadStream streams[streams_per_set];
+  u32 tick;
+};
+
+GPU4FS_FN inline SeenSet look_at_set(const ReadStreams::Set& set) {
+  SeenSet seen;
+  GPU4FS_UNROLL
+  for (u32 i = 0; i < streams_per_set; ++i) {
+    const ReadStream& stream = set.streams[i];
+    seen.streams[i] = {look_at_stream(&stream.inode),     look_at_stream(&stream.next),
+                       look_at_stream(&stream.begun_end), look_at_stream(&stream.wanted_end),
+                       look_at_stream(&stream.marker),    look_at_stream(&stream.window),
+                       look_at_stream(&stream.last_use)};
+  }
+  seen.tick = look_at_stream(&set.tick);
+  return seen;
+}
+
 enum class StreamFit : u32 { other, continued, overtaken };
 
 // How a read that begins in this page fits to the stream of its file. Overtaken: a later read came first.
-GPU4FS_FN inline StreamFit fit_of(const ReadStream& stream, u64 inode, u64 first) {
-  if (look_at_stream(&stream.inode) != inode) return StreamFit::other;
-  const u64 next = look_at_stream(&stream.next);
-  if (first >= next) {
-    const bool is_near = first == next || first <= look_at_stream(&stream.begun_end);
+GPU4FS_FN inline StreamFit fit_of(const ReadStream& seen, u64 inode, u64 first) {
+  if (seen.inode != inode) return StreamFit::other;
+  if (first >= seen.next) {
+    const bool is_near = first == seen.next || first <= seen.begun_end;
     return GPU4FS_MUTANT(any_read_is_sequential, is_near, true) ? StreamFit::continued : StreamFit::other;
   }
-  const u64 behind = maximum(look_at_stream(&stream.window), 1u);
-  return first + behind >= next ? StreamFit::overtaken : StreamFit::other;
+  return first + maximum(seen.window, 1u) >= seen.next ? StreamFit::overtaken : StreamFit::other;
+}
+
+// The first stream to which a read fits in this way, or no_stream.
+GPU4FS_FN inline u32 find_fitting(const SeenSet& seen, u64 inode, u64 first, StreamFit wanted) {
+  u32 found = no_stream;
+  GPU4FS_UNROLL
+  for (u32 i = 0; i < streams_per_set; ++i) {
+    if (found == no_stream && fit_of(seen.streams[i], inode, first) == wanted) found = i;
+  }
+  return found;
 }
 
 // The new stream of a read that continues none, in place of one without a window, or of one that has ended.
-GPU4FS_FN inline void begin_stream(ReadStreams::Set& set, const SeenRead& read) {
-  const u32 tick = look_at_stream(&set.tick);
+GPU4FS_FN inline void begin_stream(ReadStreams::Set& set, const SeenSet& seen, const SeenRead& read) {
   u32 worst = 0;
   u32 worst_score = 0;
+  GPU4FS_UNROLL
   for (u32 i = 0; i < streams_per_set; ++i) {
-    const ReadStream& stream = set.streams[i];
-    const u32 age = minimum(tick - look_at_stream(&stream.last_use), 2 * stream_age_max);
-    const bool is_free = look_at_stream(&stream.inode) == 0;
-    const bool has_window = GPU4FS_MUTANT(stream_not_protected, look_at_stream(&stream.window) != 0, false);
-    const u32 score = is_free ? 8 * stream_age_max : age + (has_window ? 0 : stream_age_max) + 1;
+    const ReadStream& stream = seen.streams[i];
+    const u32 age = minimum(seen.tick - stream.last_use, 2 * stream_age_max);
+    const bool has_window = GPU4FS_MUTANT(stream_not_protected, stream.window != 0, false);
+    const u32 score = stream.inode == 0 ? 8 * stream_age_max : age + (has_window ? 0 : stream_age_max) + 1;
     if (score > worst_score) {
       worst = i;
       worst_score = score;
@@ -114,43 +144,50 @@ GPU4FS_FN inline void begin_stream(ReadStreams::Set& set, const SeenRead& read) 
   set_in_stream(&stream.wanted_end, untouched);
   set_in_stream(&stream.marker, untouched);
   set_in_stream(&stream.window, 0u);
-  set_in_stream(&stream.last_use, tick);
+  set_in_stream(&stream.last_use, seen.tick);
   set_in_stream(&stream.inode, read.inode);
-  set_in_stream(&set.tick, tick + 1);
+  set_in_stream(&set.tick, seen.tick + 1);
 }
 
-GPU4FS_FN inline AheadWish continue_stream(ReadStreams::Set& set, u32 index, const SeenRead& read, u32 window_max) {
+GPU4FS_FN inline ReadStream stream_in(const SeenSet& seen, u32 index) {
+  ReadStream stream = seen.streams[0];
+  GPU4FS_UNROLL
+  for (u32 i = 1; i < streams_per_set; ++i) {
+    if (i == index) stream = seen.streams[i];
+  }
+  return stream;
+}
+
+GPU4FS_FN inline AheadWish continue_stream(ReadStreams::Set& set, const SeenSet& seen, u32 index, const SeenRead& read,
+                                           u32 window_max) {
+  const ReadStream before = stream_in(seen, index);
   ReadStream& stream = set.streams[index];
   const u64 untouched = divide_up(read.end, page_size);
-  const u64 first = maximum(look_at_stream(&stream.begun_end), untouched);
-  const u32 window = look_at_stream(&stream.window);
+  const u64 first = maximum(before.begun_end, untouched);
+  u64 end = before.wanted_end;
   set_in_stream(&stream.next, read.end / page_size);
-  set_in_stream(&stream.last_use, look_at_stream(&set.tick));
-  if (window == 0 || untouched >= look_at_stream(&stream.marker)) {
+  set_in_stream(&stream.last_use, seen.tick);
+  if (before.window == 0 || untouched >= before.marker) {
     const u64 of_read = divide_up(read.end - read.begin, page_size);
     const u64 first_window = maximum<u64>(2 * of_read, window_least_pages);
-    const u64 wider = GPU4FS_MUTANT(window_not_doubled, 2 * u64{window}, u64{window});
+    const u64 wider = GPU4FS_MUTANT(window_not_doubled, 2 * u64{before.window}, u64{before.window});
     const u64 limit = GPU4FS_MUTANT(window_not_limited, u64{window_max}, u64{window_max} * 16);
-    const u32 grown = static_cast<u32>(minimum(window == 0 ? first_window : wider, limit));
+    const u32 grown = static_cast<u32>(minimum(before.window == 0 ? first_window : wider, limit));
+    end = first + grown;
     set_in_stream(&stream.window, grown);
-    set_in_stream(&stream.wanted_end, first + grown);
+    set_in_stream(&stream.wanted_end, end);
     set_in_stream(&stream.marker, first + grown / 2);
   }
-  const u64 end = look_at_stream(&stream.wanted_end);
   if (first >= end) return {0, 0, 0};
   return {first, static_cast<u32>(minimum(end - first, 2 * u64{window_max})), index};
 }
 
 }  // namespace detail
 
-// Whether the read continues a stream.
-GPU4FS_FN inline bool continues_stream(ReadStreams& streams, u64 inode, u64 offset) {
-  const ReadStreams::Set& set = streams.set_of(inode);
-  bool is_continued = false;
-  for (const ReadStream& stream : set.streams) {
-    is_continued |= detail::fit_of(stream, inode, offset / page_size) == detail::StreamFit::continued;
-  }
-  return is_continued;
+// The stream that a read continues, as its number in the set of the file, or no_stream.
+GPU4FS_FN inline u32 find_stream(const ReadStreams& streams, u64 inode, u64 offset) {
+  const detail::SeenSet seen = detail::look_at_set(streams.set_of(inode));
+  return detail::find_fitting(seen, inode, offset / page_size, detail::StreamFit::continued);
 }
 
 // Notes a read, and says what should be loaded for the next ones; note_begun() follows if that is something.
@@ -159,13 +196,12 @@ GPU4FS_FN inline bool continues_stream(ReadStreams& streams, u64 inode, u64 offs
 GPU4FS_FN GPU4FS_NOINLINE inline AheadWish note_read(ReadStreams& streams, const SeenRead& read, u32 window_max,
                                                      bool begins) {
   ReadStreams::Set& set = streams.set_of(read.inode);
-  bool is_overtaken = false;
-  for (u32 i = 0; i < streams_per_set; ++i) {
-    const detail::StreamFit fit = detail::fit_of(set.streams[i], read.inode, read.begin / page_size);
-    if (fit == detail::StreamFit::continued) return detail::continue_stream(set, i, read, window_max);
-    is_overtaken |= fit == detail::StreamFit::overtaken;
-  }
-  if (begins && !is_overtaken) detail::begin_stream(set, read);
+  const detail::SeenSet seen = detail::look_at_set(set);
+  const u64 first = read.begin / page_size;
+  const u32 continued = detail::find_fitting(seen, read.inode, first, detail::StreamFit::continued);
+  if (continued != no_stream) return detail::continue_stream(set, seen, continued, read, window_max);
+  const bool is_overtaken = detail::find_fitting(seen, read.inode, first, detail::StreamFit::overtaken) != no_stream;
+  if (begins && !is_overtaken) detail::begin_stream(set, seen, read);
   return {0, 0, 0};
 }
 

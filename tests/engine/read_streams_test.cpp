@@ -141,19 +141,19 @@ TEST(ReadStreams, AStreamOutlivesRandomReadsBesideIt) {
   u64 page = 0;
   for (; page < 300; ++page) streams.read_and_begin(file, page);
   for (u64 i = 0; i < stream_age_max - streams_per_set; ++i) (void)streams.read(file, 100'000 + 7 * i);
-  EXPECT_TRUE(continues_stream(streams.streams(), file, page * page_size));
+  EXPECT_NE(find_stream(streams.streams(), file, page * page_size), no_stream);
   streams.read_and_begin(file, page);
   // One that has ended makes room, also for streams with windows.
   for (u64 i = 0; i < 2 * stream_age_max; ++i) (void)streams.read(file, 200'000 + 7 * i);
-  EXPECT_FALSE(continues_stream(streams.streams(), file, (page + 1) * page_size));
+  EXPECT_EQ(find_stream(streams.streams(), file, (page + 1) * page_size), no_stream);
 }
 
 TEST(ReadStreams, ReadsOfPagesInMemoryOnlyContinueStreams) {
   Streams streams;
   for (u64 page = 0; page < 20; ++page) EXPECT_EQ(streams.read(file, page, 1, false).count, 0u);
-  EXPECT_FALSE(continues_stream(streams.streams(), file, 20 * page_size));
+  EXPECT_EQ(find_stream(streams.streams(), file, 20 * page_size), no_stream);
   (void)streams.read(file, 20);
-  EXPECT_TRUE(continues_stream(streams.streams(), file, 21 * page_size));
+  EXPECT_NE(find_stream(streams.streams(), file, 21 * page_size), no_stream);
   EXPECT_EQ(streams.read(file, 21, 1, false).count, window_least_pages);
 }
 

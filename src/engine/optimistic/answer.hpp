@@ -346,12 +346,11 @@ GPU4FS_FN void load_for_next(Group g, const ReaderContext& reader, const OwnComm
   if (streams == nullptr) return;
   const bool is_read = (answered >> g.rank() & 1) != 0 && own.command.opcode == wire::Opcode::read &&
                        mine.planned != Planned::answered && mine.result != 0;
-  const bool is_expected =
-      is_read && (mine.was_absent || continues_stream(*streams, own.command.inode, own.command.offset));
-  const u32 set = g.ballot(is_expected);
+  const u32 stream = is_read ? find_stream(*streams, own.command.inode, own.command.offset) : no_stream;
+  const u32 set = g.ballot(is_read && (mine.was_absent || stream != no_stream));
   if (set == 0) return;
   const SeenRead read{own.command.inode, own.command.offset, own.command.offset + mine.result};
-  follow_unlocked_reads(g, *reader.engine, set, read, mine.was_absent);
+  follow_unlocked_reads(g, *reader.engine, set, read, stream);
 }
 
 // Tries the commands in `wanted`, which are whole chains; each rank has one of them. The completed commands are whole
