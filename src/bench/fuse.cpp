@@ -3,7 +3,6 @@
 // steps. They are unmounted and mounted again before anything is read, so nothing comes from the kernel's caches.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 
 #include "base/limits.hpp"
 #include "bench/client.hpp"
+#include "bench/cpu_binding.hpp"
 #include "bench/fuse_engines.hpp"
 #include "bench/limits.hpp"
 #include "bench/mounts.hpp"
@@ -170,20 +170,6 @@ std::string build_example(const std::string& name, const std::string& folder) {
   return program;
 }
 
-void bind_to_cpus() {
-  cpu_set_t allowed;
-  cpu_set_t chosen;
-  CPU_ZERO(&chosen);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) fail_by_errno("sched_getaffinity");
-  u32 count = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE && count < cpu_count; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    CPU_SET(cpu, &chosen);
-    ++count;
-  }
-  if (::sched_setaffinity(0, sizeof(chosen), &chosen) != 0) fail_by_errno("sched_setaffinity");
-}
-
 void add_rows(BenchResult& result, const Samples& own, const Samples& peer, const std::string& peer_name,
               bool is_required) {
   for (const char* quantity : {"write", "read", "create", "stat", "unlink"}) {
@@ -212,7 +198,7 @@ void bench_passthrough(const BenchFuseOptions& options, const std::string& folde
   if (peers.empty()) {
     for (const char* name : {"passthrough", "passthrough_ll"}) peers.push_back(build_example(name, folder));
   }
-  bind_to_cpus();
+  const CpuBinding binding(cpu_count);
   std::vector<Samples> samples;
   {
     std::vector<std::unique_ptr<Mount>> mounts;
@@ -248,7 +234,6 @@ int bench_fuse(const BenchFuseOptions& options) {
     }
   };
   run_part("small", [&] { bench_fuse_engines({engines, folder.path(), options.quick}, result); });
-  // Last, because it binds this process to two CPUs.
   if (options.engine != "cuda" || !options.only.empty()) {
     run_part("passthrough", [&] {
       if (options.engine == "cuda") throw std::runtime_error("this part is for the CPU engine");
