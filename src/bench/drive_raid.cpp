@@ -1,226 +1,155 @@
 // One large file, fsync included, in pools with redundancy on loop devices that are accessed directly, compared with
-// btrfs and with ext4 on md of the same level on the same devices.
-#include <fcntl.h>
+// btrfs and with ext4 on md of the same level on the same devices, one after the other. The pool is measured through
+// its ring, and as programs see it, mounted through FUSE. With the CPU engine everybody has two CPUs, except threads of
+// the kernel.
 #include <fmt/format.h>
-#include <sys/mount.h>
-#include <unistd.h>
+#include <sched.h>
 
-#include <cerrno>
+#include <cstddef>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/bits.hpp"
-#include "base/limits.hpp"
+#include "bench/array_mount.hpp"
 #include "bench/btrfs_mount.hpp"
-#include "bench/client.hpp"
+#include "bench/cpu_binding.hpp"
 #include "bench/drive_pool.hpp"
 #include "bench/drives.hpp"
 #include "bench/loop_device.hpp"
 #include "bench/mounts.hpp"
+#include "bench/raid_sides.hpp"
 #include "bench/result.hpp"
 
 namespace gpu4fs::bench {
 
 namespace {
 
+constexpr u32 cpu_count = 2;
 constexpr u64 call_bytes = 1 << 20;
-constexpr u32 depth = 4;  // of the pool's ring
-constexpr double peer_ratio_min = 1;
+constexpr u32 ring_depth = 4;
 
-struct Level {
-  const char* profile;
-  u32 device_count;
-  u32 data_devices;  // whose bytes count for files
-};
-constexpr Level levels[] = {{"raid1", 2, 1}, {"raid5", 3, 2}};
-
-// ext4 on an array of the kernel, for level raid1 or raid5.
-class ArrayMount final : public Mount {
- public:
-  ArrayMount(const std::vector<std::string>& devices, std::string folder, const std::string& profile)
-      : Mount(std::move(folder)), devices_(devices) {
-    if (!std::filesystem::exists("/proc/mdstat")) throw std::runtime_error("the kernel has no md");
-    try {
-      run_program({"mdadm", "--version"}, true);
-    } catch (const std::runtime_error&) {
-      throw std::runtime_error("there is no mdadm");
-    }
-    // The devices count as synchronous: nothing but the file system's own bytes is read.
-    std::vector<std::string> words{"mdadm",      "--create", array,
-                                   "--run",      "--quiet",  "--assume-clean",
-                                   "--metadata", "1.2",      "--level=" + profile.substr(4)};
-    words.push_back(fmt::format("--raid-devices={}", devices.size()));
-    words.insert(words.end(), devices.begin(), devices.end());
-    run_program(words, true);
-    is_made_ = true;
-    run_program({"mkfs.ext4", "-q", "-F", array}, true);
-  }
-  ~ArrayMount() override {
-    if (is_up_) ::umount2(folder_.c_str(), MNT_DETACH);
-    try {
-      if (is_made_) run_program({"mdadm", "--quiet", "--stop", array}, true);
-      std::vector<std::string> words{"mdadm", "--quiet", "--zero-superblock"};
-      words.insert(words.end(), devices_.begin(), devices_.end());
-      if (is_made_) run_program(words, true);
-    } catch (const std::runtime_error&) {  // the loop devices go away
-    }
-  }
-  void up() override {
-    if (::mount(array, folder_.c_str(), "ext4", 0, nullptr) != 0) fail_by_errno("mounting ext4 on md");
-    is_up_ = true;
-  }
-  void down() override {
-    if (::umount(folder_.c_str()) != 0) fail_by_errno("unmounting ext4 on md");
-    is_up_ = false;
-  }
-
- private:
-  static constexpr const char* array = "/dev/md/gpu4fs-bench";
-  std::vector<std::string> devices_;
-  bool is_made_ = false;
-  bool is_up_ = false;
+// A side with what it does in a round: a new pool or file system, and a file of so many bytes. GB/s.
+struct Contender {
+  RaidSide side;
+  std::function<double(u64 length_bytes, u32 round)> write;
 };
 
-// Calls of 1 MiB and an fsync, by a file system of the system; then it is mounted anew, and the bytes are compared.
-// Returns GB/s of the write.
-double write_file(Mount& mount, u64 length) {
-  const std::string path = mount.folder() + "/file";
-  AlignedBytes content(length);
-  fill_pattern(content.data(), 0, 0, length / page_size);
-  mount.up();
-  const double began = now_seconds();
-  {
-    const OpenFile file(path, O_WRONLY | O_CREAT);
-    for (u64 at = 0; at < length; at += call_bytes) {
-      if (::pwrite(file.get(), content.data() + at, call_bytes, static_cast<off_t>(at)) != ssize_t{call_bytes}) {
-        fail_by_errno(path);
-      }
-    }
-    if (::fsync(file.get()) != 0) fail_by_errno(path);
-  }
-  const double seconds = now_seconds() - began;
-  mount.down();
-  mount.up();
-  {
-    const OpenFile file(path, O_RDONLY);
-    for (u64 at = 0; at < length; at += call_bytes) {
-      if (::pread(file.get(), content.data(), call_bytes, static_cast<off_t>(at)) != ssize_t{call_bytes}) {
-        fail_by_errno(path);
-      }
-      check_pattern(content.data(), 0, at / page_size, call_bytes / page_size);
-    }
-  }
-  mount.down();
-  return static_cast<double>(length) / 1e9 / seconds;
-}
+// The order in contenders_of().
+constexpr u32 ring_place = 0;
+constexpr u32 mount_place = 1;
+constexpr u32 first_peer_place = 2;
 
-double write_to_pool(const DrivesContext& context, const std::vector<std::string>& devices, const Level& level,
-                     u64 length) {
-  DrivePool pool({.paths = devices,
-                  .profile = level.profile,
-                  .engine = context.engine,
-                  .page_cache_bytes = context.scale.page_cache_bytes});
+double write_through_ring(const DrivePoolOptions& options, u64 length_bytes) {
+  DrivePool pool(options);
   double seconds = 0;
   {
-    DriveFile file(pool.server(), length);
-    seconds = file.write_whole(call_bytes, depth).seconds;
-    file.read_whole(call_bytes, depth);
+    DriveFile file(pool.server(), length_bytes);
+    seconds = file.write_whole(call_bytes, ring_depth).seconds;
+    file.read_whole(call_bytes, ring_depth);
   }
   pool.stop();
-  return static_cast<double>(length) / 1e9 / seconds;
+  return static_cast<double>(length_bytes) / 1e9 / seconds;
 }
 
-// The size of the scale, or half of it as often as it takes to write it in the time. At least twice the page cache.
-u64 choose_length(const DrivesScale& scale, double gb_per_s) {
+std::vector<Contender> contenders_of(const DrivesContext& context, const RaidLevel& level,
+                                     const std::vector<std::string>& devices, const std::string& mount) {
+  const DrivePoolOptions pool{.paths = devices,
+                              .profile = level.profile,
+                              .engine = context.engine,
+                              .page_cache_bytes = context.scale.page_cache_bytes};
+  const std::string profile = level.profile;
+  const bool is_on_gpu = context.engine == session::EngineChoice::cuda;
+  return {
+      {{"the ring", ""}, [=](u64 length, u32) { return write_through_ring(pool, length); }},
+      {{"the mount", ""},
+       [=](u64 length, u32 round) {
+         PoolMount own(devices, mount, is_on_gpu ? "engine=cuda" : "engine=cpu", profile);
+         return write_and_compare(own, length, round);
+       }},
+      {{"btrfs", BtrfsMount::problem()},
+       [=](u64 length, u32 round) {
+         BtrfsMount peer(devices, mount, profile);
+         return write_and_compare(peer, length, round);
+       }},
+      {{"ext4 on md", ArrayMount::problem()},
+       [=](u64 length, u32 round) {
+         ArrayMount peer(devices, mount, profile);
+         return write_and_compare(peer, length, round);
+       }},
+  };
+}
+
+// One that fails takes no part from then on.
+void run_round(std::vector<Contender>& contenders, u64 length_bytes, u32 round) {
+  for (auto& [side, write] : contenders) {
+    if (!side.problem.empty()) continue;
+    try {
+      side.gb_per_s.push_back(write(length_bytes, round));
+    } catch (const std::exception& error) {
+      side.problem = error.what();
+      side.gb_per_s.clear();
+    }
+  }
+}
+
+// The size of the scale, or half of it as often as it takes for all rounds to fit into the time. At least twice the
+// page cache. A turn of a contender takes about as long as three writes, because it also makes file systems and
+// compares.
+u64 choose_length(const DrivesScale& scale, std::size_t contender_count, double gb_per_s) {
+  const double write_s_max = scale.raid_s_max / 3 / scale.rounds / static_cast<double>(contender_count);
   u64 length = scale.file_bytes;
-  while (length / 2 >= 2 * scale.page_cache_bytes &&
-         static_cast<double>(length) / 1e9 / gb_per_s > scale.raid_s_max / 2)
+  while (length / 2 >= 2 * scale.page_cache_bytes && static_cast<double>(length) / 1e9 / gb_per_s > write_s_max) {
     length /= 2;
+  }
   return length;
 }
 
-// Who writes, with a new pool or file system each time.
-struct Side {
-  std::string name;
-  std::function<double()> write;
-  std::vector<double> gb_per_s = {};
-};
-
-void add_row(DrivesContext& context, const Level& level, u64 length, const std::vector<Side>& sides) {
-  BenchRow row;
-  row.name = fmt::format("drives-{}-write", level.profile);
-  row.what = fmt::format("{} MiB in writes of 1 MiB, fsync, {} on {} loop devices", length >> 20, level.profile,
-                         level.device_count);
-  row.unit = "GB/s";
-  set_samples(row, sides[0].gb_per_s);
-  for (std::size_t i = 1; i < sides.size(); ++i) {
-    BenchRow peer;
-    set_samples(peer, sides[i].gb_per_s);
-    row.remark += fmt::format("{}{} {:.2f} GB/s", row.remark.empty() ? "" : ", ", sides[i].name, peer.value);
-    if (peer.value <= row.limit) continue;
-    row.limit = peer.value;
-    row.limit_what = sides[i].name;
+void add_rows(DrivesContext& context, const RaidLevel& level, u64 length_bytes,
+              const std::vector<Contender>& contenders) {
+  std::vector<RaidSide> peers;
+  for (u32 i = first_peer_place; i < contenders.size(); ++i) peers.push_back(contenders[i].side);
+  for (const auto& [place, name] : {std::pair{ring_place, "write"}, std::pair{mount_place, "mount-write"}}) {
+    const RaidSide& own = contenders[place].side;
+    if (!own.problem.empty()) continue;
+    context.result.rows.push_back(
+        raid_row(fmt::format("drives-{}-{}", level.profile, name),
+                 fmt::format("{} MiB in writes of 1 MiB through {}, fsync, {} on {} loop devices", length_bytes >> 20,
+                             own.name, level.profile, level.device_count),
+                 own, peers));
   }
-  if (sides.size() > 1) {
-    row.requirement = Requirement::at_least;
-    row.required = peer_ratio_min;
+  for (const auto& [side, write] : contenders) {
+    if (side.problem.empty()) continue;
+    context.result.left_out.push_back(fmt::format("raid, {}, {}: {}", level.profile, side.name, side.problem));
   }
-  context.result.rows.push_back(std::move(row));
 }
 
-void measure_level(DrivesContext& context, const Level& level) {
+void measure_level(DrivesContext& context, const RaidLevel& level) {
   const DrivesScale& scale = context.scale;
+  const u64 device_bytes = raid_device_bytes(level, scale.file_bytes);
+  check_free_space(context.folder, level.device_count * device_bytes);
   const TemporaryFolder folder(context.folder);
-  const u64 device_bytes = align_up(3 * scale.file_bytes / 2 / level.data_devices, u64{1} << 20) + (u64{256} << 20);
   LoopDevices loops;
   for (u32 i = 0; i < level.device_count; ++i) {
     const std::string file = fmt::format("{}/device{}", folder.path(), i);
     write_all_blocks(file, device_bytes);
     loops.push_back(std::make_unique<LoopDevice>(file, true));
   }
-  const std::vector<std::string> devices = paths_of(loops);
-  const std::string mount = folder.path() + "/mount";
-  const auto write_own = [&](u64 length) { return write_to_pool(context, devices, level, length); };
-  const u64 length = choose_length(scale, write_own(2 * scale.page_cache_bytes));
-  std::vector<Side> sides{
-      {"pool", [&] { return write_own(length); }},
-      {"btrfs",
-       [&] {
-         BtrfsMount btrfs(devices, mount, level.profile);
-         return write_file(btrfs, length);
-       }},
-      {"ext4 on md",
-       [&] {
-         ArrayMount array(devices, mount, level.profile);
-         return write_file(array, length);
-       }},
-  };
+  std::vector<Contender> contenders = contenders_of(context, level, paths_of(loops), folder.path() + "/mount");
+  const double trial_gb_per_s = contenders[ring_place].write(2 * scale.page_cache_bytes, 0);
+  const u64 length = choose_length(scale, contenders.size(), trial_gb_per_s);
   Rounds rounds(scale.rounds, scale.raid_s_max);
-  while (rounds.next()) {
-    for (std::size_t i = 0; i < sides.size();) {
-      try {
-        sides[i].gb_per_s.push_back(sides[i].write());
-        ++i;
-      } catch (const std::exception& error) {
-        if (i == 0) throw;
-        context.result.left_out.push_back(fmt::format("raid, {}, {}: {}", level.profile, sides[i].name, error.what()));
-        sides.erase(sides.begin() + static_cast<std::ptrdiff_t>(i));
-      }
-    }
-  }
-  add_row(context, level, length, sides);
+  while (rounds.next()) run_round(contenders, length, rounds.number());
+  add_rows(context, level, length, contenders);
 }
 
 }  // namespace
 
 void bench_drive_raid(DrivesContext& context) {
-  for (const Level& level : levels) {
+  const CpuBinding binding(context.engine == session::EngineChoice::cpu ? cpu_count : CPU_SETSIZE);
+  for (const RaidLevel& level : raid_levels) {
     report_part(fmt::format("raid, {}", level.profile));
     try {
       measure_level(context, level);

@@ -18,7 +18,7 @@ struct DrivesScale {
   u64 page_cache_bytes;  // of the pools
   u32 rounds;
   double medium_s_max;  // of the parts file and block: no further round begins that would end later
-  double raid_s_max;    // of a level: the same; and a write of its pool takes half of it at most
+  double raid_s_max;    // of a level: the same; and the file is small enough for all rounds
   u32 appends;          // a multiple of 50
   u32 idle_ms;
   u64 hit_bytes;  // of the file that fits the page cache
@@ -32,7 +32,7 @@ struct DrivesScale {
             u64{64} << 20,
             3,
             25,
-            20,
+            60,
             1000,
             2000,
             u64{32} << 20,

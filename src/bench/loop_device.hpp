@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -14,7 +15,7 @@ namespace gpu4fs::bench {
 
 class LoopDevice {
  public:
-  // `is_direct`: it accesses the file past the page cache of the system. std::runtime_error.
+  // `is_direct`: it accesses the file past the page cache of the system. std::runtime_error, also if it cannot.
   explicit LoopDevice(const std::string& file, bool is_direct = false) {
     if (::geteuid() != 0) throw std::runtime_error("a loop device needs root");
     std::vector<std::string> words{"losetup", "--find", "--show"};
@@ -22,19 +23,25 @@ class LoopDevice {
     words.push_back(file);
     path_ = program_output(words);
     path_.erase(path_.find_last_not_of('\n') + 1);
+    if (!is_direct || accesses_directly()) return;
+    detach();
+    throw std::runtime_error(file + ": a loop device cannot access it directly");
   }
-  ~LoopDevice() {
-    try {
-      run_program({"losetup", "--detach", path_}, true);
-    } catch (const std::runtime_error&) {  // the kernel detaches it when it is not in use
-    }
-  }
+  ~LoopDevice() { detach(); }
   LoopDevice(const LoopDevice&) = delete;
   LoopDevice& operator=(const LoopDevice&) = delete;
 
   const std::string& path() const { return path_; }
 
  private:
+  // The kernel takes the file even if its file system allows no direct access.
+  bool accesses_directly() const {
+    std::ifstream state("/sys/block" + path_.substr(path_.rfind('/')) + "/loop/dio");
+    return state.get() == '1';
+  }
+  // The kernel does it later if the device is in use.
+  void detach() { (void)can_run({"losetup", "--detach", path_}); }
+
   std::string path_;
 };
 

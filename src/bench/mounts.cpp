@@ -15,6 +15,14 @@ extern char** environ;
 
 namespace gpu4fs::bench {
 
+namespace {
+
+std::string main_program() {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu4fs").string();
+}
+
+}  // namespace
+
 void fail_by_errno(const std::string& what) {
   throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
 }
@@ -43,6 +51,19 @@ void run_program(const std::vector<std::string>& words, bool quiet) {
   }
 }
 
+bool can_run(const std::vector<std::string>& words) {
+  try {
+    run_program(words, true);
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+  return true;
+}
+
+bool has_program(const std::string& name) {
+  return can_run({name, "-V"});
+}
+
 std::string program_output(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) line += fmt::format("{}'{}'", line.empty() ? "" : " ", word);
@@ -57,16 +78,29 @@ std::string program_output(const std::vector<std::string>& words) {
 
 PoolMount::PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options,
                      const std::string& profile)
-    : Mount(std::move(folder)),
-      program_((std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu4fs").string()),
-      options_(std::move(options)) {
+    : Mount(std::move(folder)), program_(main_program()), options_(std::move(options)) {
   std::filesystem::create_directories(data_folder);
   for (int i = 0; i < 4; ++i) devices_ += fmt::format("{}{}/device{}", i == 0 ? "" : ":", data_folder, i);
   run_program({program_, "mkfs", "-q", "-d", profile, "--size", std::to_string(pool_bytes / 4), devices_});
 }
 
+PoolMount::PoolMount(const std::vector<std::string>& devices, std::string folder, std::string options,
+                     const std::string& profile)
+    : Mount(std::move(folder)),
+      program_(main_program()),
+      options_(std::move(options)),
+      devices_(fmt::format("{}", fmt::join(devices, ":"))) {
+  run_program({program_, "mkfs", "-q", "-f", "-d", profile, "-m", profile, devices_});
+}
+
+// Others may use the devices afterwards, so the server has to end first. A mount that is in use only leaves the tree.
 PoolMount::~PoolMount() {
-  if (is_up_) (void)::waitpid(start_program({"fusermount3", "-uz", folder_}), nullptr, 0);
+  if (!is_up_) return;
+  try {
+    run_program({program_, "umount", folder_}, true);
+  } catch (const std::runtime_error&) {
+    (void)::waitpid(start_program({"fusermount3", "-uz", folder_}), nullptr, 0);
+  }
 }
 
 void PoolMount::up() {

@@ -23,6 +23,10 @@ namespace gpu4fs::bench {
 pid_t start_program(const std::vector<std::string>& words, bool quiet = false);
 // Starts it and waits for it. std::runtime_error if it fails.
 void run_program(const std::vector<std::string>& words, bool quiet = false);
+// Starts it, waits for it, discards its output. False if it cannot be started or fails.
+bool can_run(const std::vector<std::string>& words);
+// Whether $PATH has a program that can tell its version by -V.
+bool has_program(const std::string& name);
 // Returns its standard output.
 std::string program_output(const std::vector<std::string>& words);
 
@@ -81,6 +85,9 @@ class PoolMount final : public Mount {
   // Four devices in `data_folder` with `pool_bytes` in total; `options` are for the mount.
   PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options = "engine=cpu",
             const std::string& profile = "single");
+  // Over devices of the caller, whose content it replaces.
+  PoolMount(const std::vector<std::string>& devices, std::string folder, std::string options,
+            const std::string& profile);
   ~PoolMount() override;
   void up() override;
   void down() override;
