@@ -21,21 +21,18 @@
 #include "bench/loop_device.hpp"
 #include "bench/mounts.hpp"
 #include "bench/raid_sides.hpp"
+#include "tiny_drives_scale.hpp"
 
 namespace gpu4fs::bench {
 namespace {
 
-constexpr DrivesScale tiny_raid{.file_bytes = u64{8} << 20,
-                                .random_bytes = u64{1} << 20,
-                                .page_cache_bytes = u64{2} << 20,
-                                .rounds = 2,
-                                .medium_s_max = 1000,
-                                .raid_s_max = 1000,
-                                .appends = 50,
-                                .idle_ms = 20,
-                                .hit_bytes = u64{1} << 20,
-                                .miss_reads = 20,
-                                .recovered_bytes = u64{2} << 20};
+// The file is larger than twice the page cache, so its size can be chosen.
+constexpr DrivesScale tiny_raid_scale() {
+  DrivesScale scale = tiny_drives_scale;
+  scale.page_cache_bytes = u64{2} << 20;
+  return scale;
+}
+constexpr DrivesScale tiny_raid = tiny_raid_scale();
 
 // Why the part cannot run here, "" if it can.
 std::string problem_here() {

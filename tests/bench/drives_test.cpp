@@ -22,21 +22,12 @@
 #include "bench/verbs.hpp"
 #include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
+#include "tiny_drives_scale.hpp"
 
 namespace gpu4fs::bench {
 namespace {
 
-constexpr DrivesScale tiny{.file_bytes = u64{8} << 20,
-                           .random_bytes = u64{1} << 20,
-                           .page_cache_bytes = u64{4} << 20,
-                           .rounds = 2,
-                           .medium_s_max = 1000,
-                           .raid_s_max = 1000,
-                           .appends = 50,
-                           .idle_ms = 20,
-                           .hit_bytes = u64{1} << 20,
-                           .miss_reads = 20,
-                           .recovered_bytes = u64{2} << 20};
+constexpr const DrivesScale& tiny = tiny_drives_scale;
 
 // The current folder if it is on a disk.
 std::optional<std::string> disk_folder() {
