@@ -93,7 +93,8 @@
     "A change that ends during a checkpoint waits for the next command.")                                             \
   X(dirty_pages_evicted, fs, "PagesTable.*:PagesWalk.*:NamesEvicted.*",                                               \
     "Changed metadata pages are dropped from memory.")                                                                \
-  X(loss_not_recorded, system, "LostDevices.*", "Superblocks do not say that a device has missed writes.")            \
+  X(loss_not_recorded, system, "LostDevices.BeforeTheMount",                                                           \
+    "Superblocks do not say that a device has missed writes.")                                                         \
   X(rename_lock_not_taken, engine, "RenameLock.*", "Two renames at once make a circle of directories.")               \
   X(rename_below_itself, engine, "NamespaceOracle.*:NamespaceStress.*", "A directory is moved below itself.")         \
   X(version_kept, engine, "Optimistic.*", "A lock that was held exclusively looks as if nobody had held it.")         \
