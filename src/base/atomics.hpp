@@ -3,7 +3,7 @@
 // Engine structures are shared between threads of one processor (scope engine) or between CPU and GPU (scope system).
 // Their members are plain integers, and every concurrent access goes through these functions. So one definition of a
 // structure serves both compilers. T is a 4- or 8-byte trivially copyable type, naturally aligned; the arithmetic
-// functions take integers only. Not for objects on a thread's own stack.
+// functions take integers only. Not for objects on a thread's own stack: builds with a sanitizer check that.
 //
 // On the CPU these are the compiler's __atomic built-ins, and the scope has no effect. On the GPU they are the scoped
 // operations of the PTX memory model, which extends the C++ one: group = thread block, engine = the device, system =
@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "base/config.hpp"
+#include "base/running_stack.hpp"
 #include "base/types.hpp"
 
 namespace gpu4fs {
@@ -109,6 +110,7 @@ GPU4FS_FN T load(const T* address) {
 #if GPU4FS_DEVICE_CODE
   return detail::atomic_ref<scope>(const_cast<T*>(address)).load(detail::native_order<order>);
 #else
+  detail::check_not_on_stack(address);
   T value;
   __atomic_load(address, &value, detail::native_order<order>);
   return value;
@@ -122,6 +124,7 @@ GPU4FS_FN void store(T* address, std::type_identity_t<T> value) {
 #if GPU4FS_DEVICE_CODE
   detail::atomic_ref<scope>(address).store(value, detail::native_order<order>);
 #else
+  detail::check_not_on_stack(address);
   __atomic_store(address, &value, detail::native_order<order>);
 #endif
 }
@@ -133,6 +136,7 @@ GPU4FS_FN T fetch_add(T* address, std::type_identity_t<T> operand) {
 #if GPU4FS_DEVICE_CODE
   return detail::atomic_ref<scope>(address).fetch_add(operand, detail::native_order<order>);
 #else
+  detail::check_not_on_stack(address);
   return __atomic_fetch_add(address, operand, detail::native_order<order>);
 #endif
 }
@@ -143,6 +147,7 @@ GPU4FS_FN T fetch_sub(T* address, std::type_identity_t<T> operand) {
 #if GPU4FS_DEVICE_CODE
   return detail::atomic_ref<scope>(address).fetch_sub(operand, detail::native_order<order>);
 #else
+  detail::check_not_on_stack(address);
   return __atomic_fetch_sub(address, operand, detail::native_order<order>);
 #endif
 }
@@ -153,6 +158,7 @@ GPU4FS_FN T fetch_or(T* address, std::type_identity_t<T> operand) {
 #if GPU4FS_DEVICE_CODE
   return detail::atomic_ref<scope>(address).fetch_or(operand, detail::native_order<order>);
 #else
+  detail::check_not_on_stack(address);
   return __atomic_fetch_or(address, operand, detail::native_order<order>);
 #endif
 }
@@ -165,6 +171,7 @@ GPU4FS_FN void add(T* address, std::type_identity_t<T> operand) {
 #if GPU4FS_DEVICE_CODE
   detail::reduce_add<scope>(address, operand);
 #else
+  detail::check_not_on_stack(address);
   __atomic_fetch_add(address, operand, __ATOMIC_RELAXED);
 #endif
 }
@@ -201,6 +208,7 @@ GPU4FS_FN T fetch_and(T* address, std::type_identity_t<T> operand) {
 #if GPU4FS_DEVICE_CODE
   return detail::atomic_ref<scope>(address).fetch_and(operand, detail::native_order<order>);
 #else
+  detail::check_not_on_stack(address);
   return __atomic_fetch_and(address, operand, detail::native_order<order>);
 #endif
 }
@@ -211,6 +219,7 @@ GPU4FS_FN T exchange(T* address, std::type_identity_t<T> desired) {
 #if GPU4FS_DEVICE_CODE
   return detail::atomic_ref<scope>(address).exchange(desired, detail::native_order<order>);
 #else
+  detail::check_not_on_stack(address);
   T previous;
   __atomic_exchange(address, &desired, &previous, detail::native_order<order>);
   return previous;
@@ -227,6 +236,7 @@ GPU4FS_FN bool compare_exchange(T* address, T& expected, std::type_identity_t<T>
   return detail::atomic_ref<scope>(address).compare_exchange_strong(expected, desired, detail::native_order<order>,
                                                                     detail::native_order<on_failure>);
 #else
+  detail::check_not_on_stack(address);
   return __atomic_compare_exchange(address, &expected, &desired, false, detail::native_order<order>,
                                    detail::native_order<on_failure>);
 #endif

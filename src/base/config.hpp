@@ -10,6 +10,7 @@
 //   GPU4FS_UNROLL         in front of a loop whose trip count is a constant.
 //   GPU4FS_NO_UNROLL      in front of a loop that rarely runs more than once.
 //   GPU4FS_TSAN           1 under ThreadSanitizer, which does not see inline assembly.
+//   GPU4FS_ASAN           1 under AddressSanitizer.
 //   GPU4FS_X86_64         1 in host code for x86-64.
 #pragma once
 
@@ -37,6 +38,17 @@
 #endif
 #if !defined(GPU4FS_TSAN)
 #define GPU4FS_TSAN 0
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define GPU4FS_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GPU4FS_ASAN 1
+#endif
+#endif
+#if !defined(GPU4FS_ASAN)
+#define GPU4FS_ASAN 0
 #endif
 
 #if defined(__x86_64__) && !GPU4FS_DEVICE_CODE

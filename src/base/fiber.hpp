@@ -18,20 +18,14 @@
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/limits.hpp"
+#include "base/running_stack.hpp"
 #include "base/types.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define GPU4FS_FIBER_ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define GPU4FS_FIBER_ADDRESS_SANITIZER 1
-#endif
-#endif
-#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+#if GPU4FS_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if GPU4FS_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -47,7 +41,7 @@ class Fiber {
  public:
   // The calling thread as it is: a target to switch back to.
   Fiber() {
-#if defined(__SANITIZE_THREAD__)
+#if GPU4FS_TSAN
     sanitizer_thread_ = __tsan_get_current_fiber();
 #endif
   }
@@ -61,7 +55,7 @@ class Fiber {
     stack_ = static_cast<u8*>(memory_) + page_size;
     stack_length_ = stack_bytes - page_size;
     make_context();
-#if defined(__SANITIZE_THREAD__)
+#if GPU4FS_TSAN
     sanitizer_thread_ = __tsan_create_fiber(0);
     owns_sanitizer_thread_ = true;
 #endif
@@ -71,11 +65,11 @@ class Fiber {
   Fiber& operator=(const Fiber&) = delete;
 
   ~Fiber() {
-#if defined(__SANITIZE_THREAD__)
+#if GPU4FS_TSAN
     if (owns_sanitizer_thread_) __tsan_destroy_fiber(sanitizer_thread_);
 #endif
     if (memory_ == nullptr) return;
-#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+#if GPU4FS_ASAN
     // The functions that it was in have not returned. Their red zones would stay at these addresses.
     __asan_unpoison_memory_region(memory_, stack_bytes);
 #endif
@@ -90,12 +84,12 @@ class Fiber {
 
   // Called on `this`. Returns when another fiber switches back.
   void switch_to(Fiber& other) {
-#if defined(__SANITIZE_THREAD__)
+#if GPU4FS_TSAN
     void* const thread = other.sanitizer_thread_;
     left_.store(true, std::memory_order_release);
     __tsan_switch_to_fiber(thread, __tsan_switch_to_fiber_no_sync);
 #endif
-#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+#if GPU4FS_ASAN
     other.came_from_ = this;
     __sanitizer_start_switch_fiber(&fake_stack_, other.stack_, other.stack_length_);
 #endif
@@ -177,13 +171,14 @@ class Fiber {
 #endif
 
   void arrive() {
-#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+#if GPU4FS_ASAN
     const void* stack = nullptr;
     std::size_t length = 0;
     __sanitizer_finish_switch_fiber(fake_stack_, &stack, &length);
     came_from_->stack_ = const_cast<void*>(stack);
     came_from_->stack_length_ = length;
 #endif
+    detail::enter_stack(memory_, memory_ == nullptr ? 0 : stack_bytes);
   }
 
   std::atomic<bool> left_{false};  // see acquire(); only ThreadSanitizer needs it
@@ -192,11 +187,11 @@ class Fiber {
   void* memory_ = nullptr;  // including the guard
   void* stack_ = nullptr;
   u64 stack_length_ = 0;
-#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+#if GPU4FS_ASAN
   void* fake_stack_ = nullptr;
   Fiber* came_from_ = nullptr;
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if GPU4FS_TSAN
   void* sanitizer_thread_ = nullptr;
   bool owns_sanitizer_thread_ = false;
 #endif

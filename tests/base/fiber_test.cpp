@@ -4,6 +4,9 @@
 
 #include <cstring>
 
+#include "base/atomics.hpp"
+#include "base/emulated_warp.hpp"
+
 namespace gpu4fs::test {
 namespace {
 
@@ -36,6 +39,27 @@ TEST(FiberStack, MemoryOfAFiberThatNeverReturnsIsUsedAgain) {
   std::memset(memory, 1, page_size);
   EXPECT_EQ(page[page_size - 1], 1);
   ::munmap(memory, page_size);
+}
+
+void count_on_the_stack() {
+  run_emulated_warp([](EmulatedWarp) {
+    u32 count = 0;
+    add<Scope::engine>(&count, 1);
+  });
+}
+
+// On a GPU the compiler removes such an access, with all that follows it.
+TEST(FiberStackDeathTest, AtomicAccessesToTheStackOfARankAreFound) {
+  if (GPU4FS_ASAN == 0 && GPU4FS_TSAN == 0) GTEST_SKIP() << "only builds with a sanitizer look for them";
+  EXPECT_DEATH(count_on_the_stack(), "atomic access to an object on the stack of a rank");
+}
+
+TEST(FiberStack, AtomicAccessesToOtherMemoryAreNotMinded) {
+  u32 count = 0;
+  run_emulated_warp([&](EmulatedWarp) { add<Scope::engine>(&count, 1); });
+  EXPECT_EQ(count, warp_size);
+  add<Scope::engine>(&count, 1);
+  EXPECT_EQ(count, warp_size + 1);
 }
 
 }  // namespace

@@ -107,18 +107,18 @@ class RunningDrive {
 // One command of the whole group; its status.
 template <class Group>
 u32 execute(Group g, VirtualQueue& queue, const SubmissionEntry& entry) {
-  u32 status = ~0u;
+  const auto status = std::make_unique<u32>(~0u);  // atomic accesses to a stack are not allowed
   const auto visit = [&](const Outcome& outcome) {
     u32* const place = reinterpret_cast<u32*>(outcome.cookie);
     store<Order::release, Scope::engine>(place, outcome.status);
   };
-  const u64 cookie = g.broadcast(reinterpret_cast<u64>(&status));
+  const u64 cookie = g.broadcast(reinterpret_cast<u64>(status.get()));
   const auto wait = [] { backoff(1000); };
   EXPECT_NE(submit(g, queue, {entry, cookie, g.leader()}, visit, wait), SubmitResult::failed);
-  while (g.broadcast(load<Order::acquire, Scope::engine>(&status)) == ~0u) {
+  while (g.broadcast(load<Order::acquire, Scope::engine>(status.get())) == ~0u) {
     if (poll(g, queue, visit) == 0) wait();
   }
-  return g.broadcast(status);
+  return g.broadcast(*status);
 }
 
 SubmissionEntry block_command(IoOpcode opcode, u32 id, u64 first, u32 count) {
