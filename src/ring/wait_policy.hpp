@@ -10,7 +10,7 @@
 #include "base/bits.hpp"
 #include "base/types.hpp"
 
-namespace gpu4fs::engine {
+namespace gpu4fs::ring {
 
 class WaitPolicy {
  public:
@@ -53,4 +53,4 @@ class WaitPolicy {
   u32 pauses_ = 0;  // of this wait
 };
 
-}  // namespace gpu4fs::engine
+}  // namespace gpu4fs::ring

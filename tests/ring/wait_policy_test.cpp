@@ -1,8 +1,8 @@
-#include "engine/wait_policy.hpp"
+#include "ring/wait_policy.hpp"
 
 #include <gtest/gtest.h>
 
-namespace gpu4fs::engine {
+namespace gpu4fs::ring {
 namespace {
 
 constexpr u64 short_ns = 10000;
@@ -59,4 +59,4 @@ TEST(WaitPolicyTest, AfterLongCommandsOneShortOneIsLateAtMost) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::engine
+}  // namespace gpu4fs::ring
