@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +17,7 @@
 #include "base/mutant.hpp"
 #include "fmt/format.h"
 #include "pool/pool_error.hpp"
+#include "session/local_listener.hpp"
 
 namespace gpu4fs::session {
 namespace {
@@ -61,39 +61,6 @@ mode_t socket_mode() {
   return GPU4FS_MUTANT(control_socket_open, S_IRUSR | S_IWUSR, 0666);
 }
 
-// Whether a server answers there.
-bool is_served(const sockaddr_un& address) {
-  const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return true;
-  const bool served = ::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  ::close(probe);
-  return served;
-}
-
-int open_listener(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    throw pool::PoolError(Status::name_too_long, fmt::format("{}: too long for a socket's path", path));
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  if (is_served(address)) throw pool::PoolError(Status::already_mounted, fmt::format("{}: in use", path));
-  ::unlink(path.c_str());
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) fail(path);
-  // The name gets its mode from the socket, so others can never connect.
-  const mode_t mode = socket_mode();
-  ::fchmod(fd, mode);
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::chmod(path.c_str(), mode) != 0 || ::listen(fd, 8) != 0) {
-    const int error = errno;
-    ::close(fd);
-    errno = error;
-    fail(path);
-  }
-  return fd;
-}
-
 }  // namespace
 
 std::string default_control_folder() {
@@ -117,10 +84,9 @@ std::string control_error(const std::string& text) {
 
 ControlSocket::ControlSocket(const std::string& folder, const std::string& name, Handler handler)
     : path_(folder + "/" + name + ".sock"), handler_(std::move(handler)) {
-  if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) fail(folder);
   if (::pipe2(wake_, O_CLOEXEC) != 0) fail("a pipe");
   try {
-    listener_ = open_listener(path_);
+    listener_ = open_local_listener(folder, path_, SOCK_STREAM, socket_mode());
   } catch (...) {
     ::close(wake_[0]);
     ::close(wake_[1]);
