@@ -220,13 +220,40 @@ void CpuEngine::sleep(WorkerState& worker, StepMark& mark) {
   Parking& parking = engine_->parking;
   const u32 sequence = load<Order::acquire, Scope::engine>(&parking.sequence);
   fetch_add<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
+  tell_whether_asleep();
   fence<Order::seq_cst, Scope::engine>();
   const bool stopping = load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0;
   if (!died_.load() && !find_work(worker, mark) && !(stopping && is_drained())) {
     futex_wait(&parking.sequence, sequence, sleep_limit_ns());
   }
   fetch_sub<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
+  tell_whether_asleep();
   worker_sweep(Lane{}, *engine_);
+}
+
+// A client in another process rings its doorbell only if all workers sleep, or have announced it. It publishes first
+// and then reads the word. A worker writes the word first and then looks at the rings. So at least one of them sees the
+// other. Whoever has changed the number of sleepers writes the words after that, so the last number counts.
+void CpuEngine::tell_whether_asleep() {
+  if (doorbell_count_.load() == 0) return;
+  const std::lock_guard<std::mutex> guard(doorbells_mutex_);
+  const bool all_sleep = load<Order::acquire, Scope::engine>(&engine_->parking.sleepers) >= worker_count_;
+  const u32 word = GPU4FS_MUTANT(sleep_not_told, all_sleep, false) ? 1 : 0;
+  for (ring::RingControl* control : doorbells_) store<Order::relaxed, Scope::system>(&control->engine_asleep, word);
+}
+
+void CpuEngine::add_doorbell(ring::RingControl* control) {
+  {
+    const std::lock_guard<std::mutex> guard(doorbells_mutex_);
+    doorbells_.push_back(control);
+    ++doorbell_count_;
+  }
+  tell_whether_asleep();
+}
+
+void CpuEngine::remove_doorbell(ring::RingControl* control) {
+  const std::lock_guard<std::mutex> guard(doorbells_mutex_);
+  if (std::erase(doorbells_, control) != 0) --doorbell_count_;
 }
 
 u32 CpuEngine::open_session(const SessionRequest& request) {
@@ -240,21 +267,24 @@ u32 CpuEngine::open_session(const SessionRequest& request) {
     store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::open));
     const u32 end = load<Order::relaxed, Scope::system>(&engine_->session_end);
     if (end < i + 1) store<Order::release, Scope::system>(&engine_->session_end, i + 1);
+    if (request.has_doorbell) add_doorbell(session.control);
     return i;
   }
   return session_max;
 }
 
+// Others open and close sessions while this one waits. Nobody takes its place before it is free.
 void CpuEngine::close_session(u32 session_index) {
-  const std::lock_guard<std::mutex> guard(sessions_mutex_);
   GPU4FS_CHECK_LT(session_index, session_max);
   Session& session = engine_->sessions[session_index];
+  remove_doorbell(session.control);
   store<Order::seq_cst, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::closing));
   // First, workers that saw the session open may still take commands. Then the commands taken complete. Then the last
   // workers that completed some stop using the session's memory.
   wait_for_steps();
   while (!died_.load() && load<Order::acquire, Scope::engine>(&session.in_flight) != 0) backoff(1000);
   wait_for_steps();
+  const std::lock_guard<std::mutex> guard(sessions_mutex_);
   ports_[session_index].reset();
   GPU4FS_CHECK_EQ((load<Order::acquire, Scope::engine>(&session.poll_word)) & 1, u64{0});
   store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::free));

@@ -88,6 +88,9 @@ class CpuEngine final : public EngineHost {
   void sleep(WorkerState& worker, StepMark& mark);
   u64 sleep_limit_ns() const;
   bool is_drained() const;
+  void tell_whether_asleep();
+  void add_doorbell(ring::RingControl* control);
+  void remove_doorbell(ring::RingControl* control);
 
   Engine* engine_;
   u32 worker_count_;
@@ -95,7 +98,10 @@ class CpuEngine final : public EngineHost {
   std::vector<std::unique_ptr<Port>> ports_;
   std::array<SessionGroups, session_max> groups_;
   std::vector<StepMark> marks_;  // of the sessions' threads, followed by those of the workers
-  std::mutex sessions_mutex_;
+  std::mutex sessions_mutex_;    // the table of sessions
+  std::mutex doorbells_mutex_;
+  std::vector<ring::RingControl*> doorbells_;  // of sessions with a doorbell; under doorbells_mutex_
+  std::atomic<u32> doorbell_count_{0};         // may be read without the mutex
   ring::UpcallReader upcall_reader_{};
   std::atomic<bool> died_{false};
 };

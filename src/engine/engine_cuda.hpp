@@ -77,6 +77,7 @@ class CudaEngine final : public EngineHost {
   Status add_buffer(u32 session, u32 buffer, void* base, u64 length) override;
   void remove_buffer(u32 session, u32 buffer) override;
   ring::EnginePort& port(u32 session) override;
+  bool wakes_clients() const override { return false; }
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
   Status map_memory(void* base, u64 length) override;
   void unmap_memory(void* base, u64 length) override;

@@ -1,7 +1,7 @@
 // The host side of an engine as the management process uses it, the same for both engines. Host only.
 //
-// Threads: one management thread at a time calls start, stop, open_session and the like. A port is used by its
-// session's thread. One upcall thread calls wait_upcall.
+// Threads: any thread opens and closes sessions. One management thread at a time calls start, stop and the like. A port
+// is used by its session's thread. One upcall thread calls wait_upcall.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ struct SessionRequest {
   std::vector<u32> groups;  // supplementary, in any order
   bool trusted = false;
   bool internal = false;
+  bool has_doorbell = false;  // the client is in another process: it asks engine_asleep before it rings
 };
 
 // A session's groups. They are in memory of their own that an engine can register, because clients write the session's
@@ -71,6 +72,9 @@ class EngineHost {
   virtual void remove_buffer(u32 session, u32 buffer) = 0;
 
   virtual ring::EnginePort& port(u32 session) = 0;
+
+  // Whether a client that sleeps on its ring's wake_sequence is woken (docs/wire.md).
+  virtual bool wakes_clients() const { return true; }
 
   // Waits for an upcall, at most timeout_ns. False: none. Answers are sent through an internal session as
   // Opcode::upcall_done (answer_upcall_command below).

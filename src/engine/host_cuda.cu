@@ -16,7 +16,7 @@
 #include "engine/cuda_support.cuh"
 #include "engine/engine_cuda.hpp"
 #include "engine/service_cuda.cuh"
-#include "engine/wait_policy.hpp"
+#include "ring/wait_policy.hpp"
 
 namespace gpu4fs::engine {
 
@@ -192,7 +192,7 @@ class CudaEngine::Implementation::Port final : public ring::EnginePort {
  private:
   Implementation& host_;
   ring::RingControl& control_;
-  WaitPolicy policy_;
+  ring::WaitPolicy policy_;
 };
 
 CudaEngine::Implementation::Implementation(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator,
@@ -622,18 +622,17 @@ void CudaEngine::Implementation::close_session(u32 index) {
     if (has_died() || stopped_.load() || peek(&engine_->sessions[index].in_flight) == 0) break;
     resume();
   }
-  SessionRequest request;
-  SessionGroups groups;
+  // Others may open sessions meanwhile. Nobody takes this one's place before it is free.
   {
     const std::lock_guard<std::mutex> guard(sessions_mutex_);
-    request = sessions_[index].request;
-    groups = std::move(sessions_[index].groups);
-    sessions_[index].is_open = false;
-    sessions_[index].port.reset();
+    HostSession& session = sessions_[index];
+    unregister_memory(session.request.memory, session.request.layout.total_length);
+    unregister_memory(session.groups.begin(), session.groups.memory_bytes());
+    poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::free));
+    session.groups = SessionGroups();
+    session.port.reset();
+    session.is_open = false;
   }
-  unregister_memory(request.memory, request.layout.total_length);
-  unregister_memory(groups.begin(), groups.memory_bytes());
-  poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::free));
   resume();
 }
 
