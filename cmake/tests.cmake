@@ -217,6 +217,15 @@ if(gpu4fs_system_sources)
   endif()
 endif()
 
+# A client in a process of its own, started by the tests of folder processes.
+if("processes" MATCHES "${GPU4FS_SYSTEM_TESTS}")
+  gpu4fs_add_test_program(gpu4fs_process_client ${PROJECT_SOURCE_DIR}/tests/processes/helper/client_main.cpp)
+  target_link_libraries(gpu4fs_process_client PRIVATE gpu4fs_client)
+  if(TARGET gpu4fs_system_test)
+    add_dependencies(gpu4fs_system_test gpu4fs_process_client)
+  endif()
+endif()
+
 # The engine with GPU4FS_TRACE, compiled here and with -O0, because no other build has it.
 if(NOT GPU4FS_SANITIZE AND NOT GPU4FS_MUTANTS)
   file(GLOB trace_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/trace/*_test.cpp)

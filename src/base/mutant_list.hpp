@@ -93,8 +93,21 @@
     "A change that ends during a checkpoint waits for the next command.")                                             \
   X(dirty_pages_evicted, fs, "PagesTable.*:PagesWalk.*:NamesEvicted.*",                                               \
     "Changed metadata pages are dropped from memory.")                                                                \
-  X(loss_not_recorded, system, "LostDevices.BeforeTheMount",                                                           \
-    "Superblocks do not say that a device has missed writes.")                                                         \
+  X(processes_trusted, system, "ProcessSessions.CommandsHaveTheRightsOfTheProcessAndNoOthers",                        \
+    "The engine believes which user a command of another process names.")                                             \
+  X(session_memory_unsealed, system, "SessionSocket.TheLengthOfTheMemoryNeverChanges",                                \
+    "A client cuts the memory that the engine reads.")                                                                \
+  X(session_peer_unchecked, system, "SessionSocket.OtherUsersAreRefusedWhoeverMayConnect",                            \
+    "Any user who reaches the session socket gets a session.")                                                        \
+  X(session_socket_open, system, "SessionSocket.OtherUsersAreRefusedWhoeverMayConnect",                               \
+    "Any user may connect to the session socket.")                                                                    \
+  X(user_sessions_unbounded, system, "SessionSocket.LimitsAreKeptAndNamed", "One user takes all places of sessions.") \
+  X(sleep_not_told, system, "ProcessSessions.ASubmittedCommandWakesASleepingEngine",                                  \
+    "A client in another process believes that the engine is awake.")                                                 \
+  X(end_not_seen, system, "ProcessSessions.TheEndOfTheServerIsSeen",                                                  \
+    "A client takes the end of the server for the end of its command.")                                               \
+  X(loss_not_recorded, system, "LostDevices.BeforeTheMount",                                                          \
+    "Superblocks do not say that a device has missed writes.")                                                        \
   X(rename_lock_not_taken, engine, "RenameLock.*", "Two renames at once make a circle of directories.")               \
   X(rename_below_itself, engine, "NamespaceOracle.*:NamespaceStress.*", "A directory is moved below itself.")         \
   X(version_kept, engine, "Optimistic.*", "A lock that was held exclusively looks as if nobody had held it.")         \

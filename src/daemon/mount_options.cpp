@@ -151,6 +151,7 @@ constexpr Rule rules[] = {
      [](MountOptions& options, const Option&) { options.server.discard = session::DiscardScope::all; }},
     {"nodiscard", false,
      [](MountOptions& options, const Option&) { options.server.discard = session::DiscardScope::none; }},
+    {"sessions", false, [](MountOptions& options, const Option&) { options.server.has_process_sessions = true; }},
     {"readahead", true,
      [](MountOptions& options, const Option& option) {
        options.fuse.readahead_kib = parse_count(option, 0, 1u << 20);

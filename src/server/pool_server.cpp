@@ -60,10 +60,23 @@ PoolServer::PoolServer(session::ServerOptions options)
       chunk_maker_(grower_),
       upcalls_(mounted_, mapper_, grower_, chunk_maker_, death_),
       discarder_(trimmer_),
-      commit_timer_(mounted_, *this, trimmer_, discarder_, death_) {}
+      commit_timer_(mounted_, *this, trimmer_, discarder_, death_) {
+  on_death([] {});
+}
 
 PoolServer::~PoolServer() {
   stop();
+}
+
+// Clients in other processes learn of it at once, because their connections end.
+void PoolServer::on_death(std::function<void()> handler) {
+  death_.on_death([this, handler = std::move(handler)] {
+    {
+      const std::lock_guard guard(session_socket_mutex_);
+      if (session_socket_) session_socket_->hang_up();
+    }
+    handler();
+  });
 }
 
 void PoolServer::start() {
@@ -91,15 +104,34 @@ void PoolServer::open_control() {
   jobs_ = std::make_unique<PoolJobs>(JobParts{mounted_, mapper_, grower_, *this, upcalls_}, options_.spare_paths);
   control_ =
       std::make_unique<PoolControl>(ControlContext{options_, mounted_, upcalls_, grower_, trimmer_, jobs_->control()});
-  if (options_.control_folder.empty()) return;
+  if (!options_.control_folder.empty()) open_sockets();
+}
+
+void PoolServer::open_sockets() {
   Uuid uuid{};
   std::copy_n(mounted_.pool.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
+  const std::string& folder = options_.control_folder;
   try {
     control_socket_ = std::make_unique<session::ControlSocket>(
-        options_.control_folder, to_text(uuid), [this](const JsonValue& request) { return control_->answer(request); });
+        folder, to_text(uuid), [this](const JsonValue& request) { return control_->answer(request); });
   } catch (const pool::PoolError& error) {
     mounted_.pool.warnings.push_back(fmt::format("without a control socket: {}", error.what()));
   }
+  if (!options_.has_process_sessions) return;
+  try {
+    auto socket = std::make_unique<session::SessionSocket>(*mounted_.setup.host, folder, to_text(uuid), uuid);
+    const std::lock_guard guard(session_socket_mutex_);
+    session_socket_ = std::move(socket);
+  } catch (const pool::PoolError& error) {
+    mounted_.pool.warnings.push_back(fmt::format("without a session socket: {}", error.what()));
+  }
+}
+
+// Returns when the commands of these sessions have ended.
+void PoolServer::end_process_sessions() {
+  std::unique_ptr<session::SessionSocket> socket;
+  const std::lock_guard guard(session_socket_mutex_);
+  socket.swap(session_socket_);
 }
 
 void PoolServer::device_joined(const std::string& spec) {
@@ -166,8 +198,8 @@ void PoolServer::load_state() {
 
 // The order of the end:
 //
-//   1. Discards, which a request may be waiting for. Then the control socket, so that there are no more requests, and
-//      the jobs, in their own order (PoolJobs).
+//   1. Discards, which a request may be waiting for. Then the sockets, so that there are no more requests and no more
+//      commands of other processes, and the jobs, in their own order (PoolJobs).
 //   2. The threads that send commands by themselves. These commands may wait for upcalls, so the upcall thread still
 //      runs: the commit timer, then the chunk maker, which answers accepted upcalls.
 //   3. The last checkpoint, for which the upcall thread flushes.
@@ -182,6 +214,7 @@ bool PoolServer::stop() {
   started_ = false;
   discarder_.stop();
   control_socket_.reset();
+  end_process_sessions();
   control_.reset();
   jobs_.reset();
   commit_timer_.stop();

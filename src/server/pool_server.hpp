@@ -38,6 +38,7 @@
 #include "session/control_socket.hpp"
 #include "session/engine_setup.hpp"
 #include "session/pool_inspector.hpp"
+#include "session/processes/session_socket.hpp"
 #include "session/server_options.hpp"
 #include "session/server_session.hpp"
 
@@ -61,7 +62,7 @@ class PoolServer final : private maintenance::PoolHost {
 
   // Called once, by a thread of the server, when the engine has died; then the pool is as after a crash. Set before
   // start().
-  void on_death(std::function<void()> handler) { death_.on_death(std::move(handler)); }
+  void on_death(std::function<void()> handler);
 
   // The clean unmount. False: the last checkpoint could not be written; the pool has the state of the previous one, and
   // the log says why. The destructor calls it if necessary.
@@ -119,6 +120,9 @@ class PoolServer final : private maintenance::PoolHost {
   [[nodiscard]] u64 write_errors() const;
   // Of the control socket, "" without one.
   [[nodiscard]] std::string control_path() const { return control_socket_ ? control_socket_->path() : ""; }
+  // Of the socket through which other processes open sessions, "" without one.
+  // While the server is started.
+  [[nodiscard]] std::string session_path() const { return session_socket_ ? session_socket_->path() : ""; }
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }
   maintenance::Scrubber& scrubber() { return jobs_->scrubber(); }
@@ -148,6 +152,8 @@ class PoolServer final : private maintenance::PoolHost {
 
   void load_state();
   void open_control();
+  void open_sockets();
+  void end_process_sessions();
   bool write_last_checkpoint();
 
   session::ServerOptions options_;
@@ -167,6 +173,8 @@ class PoolServer final : private maintenance::PoolHost {
   std::unique_ptr<PoolJobs> jobs_;
   std::unique_ptr<PoolControl> control_;
   std::unique_ptr<session::ControlSocket> control_socket_;
+  std::mutex session_socket_mutex_;  // of the pointer, which the thread that sees the engine's death reads
+  std::unique_ptr<session::SessionSocket> session_socket_;
   bool started_ = false;
   bool loaded_ = false;  // chunks and bitmaps of the pool are in the engine
 };

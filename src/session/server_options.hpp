@@ -56,9 +56,10 @@ struct ServerOptions {
   bool ignore_log = false;                  // read-only: the pool as of its newest checkpoint
   bool drop_damaged_log = false;            // continue although acknowledged operations in the log cannot be read
   ServerPurpose purpose = ServerPurpose::mount;
-  u64 check_inode_count = 0;   // purpose check: greater than any inode number
-  bool stop_on_error = true;   // after damage of metadata changes are refused (fs/errors.hpp)
-  std::string control_folder;  // of the control socket; empty: there is none
+  u64 check_inode_count = 0;          // purpose check: greater than any inode number
+  bool stop_on_error = true;          // after damage of metadata changes are refused (fs/errors.hpp)
+  std::string control_folder;         // of the sockets; empty: there are none
+  bool has_process_sessions = false;  // other processes may open sessions (session/processes/session_socket.hpp)
   EngineHistory history;
   u64 write_errors_before = 0;            // of this mount's earlier engines, see PoolServer::write_errors()
   bool keep_orphans = false;              // files without a name may still be open: a front end frees them

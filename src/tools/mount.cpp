@@ -57,8 +57,8 @@ void add_options(cli::CommandLine app) {
              "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
              "workers=N, threads=N, commit=SECONDS, cache=SIZE, page_cache=SIZE, host_cache=SIZE, "
              "page_readahead=SIZE, "
-             "access=mapped|direct|emulated, drive=PROFILE, discard, nodiscard, readahead=KIB, direct_io, idmap, "
-             "writeback, fast_close, sync, dirsync, "
+             "access=mapped|direct|emulated, drive=PROFILE, discard, nodiscard, sessions, readahead=KIB, direct_io, "
+             "idmap, writeback, fast_close, sync, dirsync, "
              "errors=remount-ro|continue, norecovery, damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, "
              "noexec")
       .one_value_each();

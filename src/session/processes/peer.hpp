@@ -1,0 +1,25 @@
+// Who is at the other end of a connection. Host only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::session {
+
+// As of the moment at which the peer called connect(2).
+struct Peer {
+  pid_t pid = 0;  // may name another process by now; for messages only
+  u32 uid = 0;
+  u32 gid = 0;
+  std::vector<u32> groups;  // all supplementary groups, however many
+};
+
+// Of a connected UNIX socket (SO_PEERCRED and SO_PEERGROUPS, Linux 4.13). Nothing if the system does not tell: then the
+// peer has no rights.
+std::optional<Peer> peer_of(int fd);
+
+}  // namespace gpu4fs::session
