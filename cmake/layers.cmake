@@ -1,7 +1,7 @@
 # The layer order, bottom to top. This file is data for CMake, which links libraries by it, and for
 # scripts/check_layers.py, which checks includes by it. A layer is a folder src/<layer>.
 set(GPU4FS_LAYERS base format wire cache device replay block nvme raid space fs ring engine pool session maintenance
-  server fsck client frontend daemon cli tools bench)
+  server fsck route client frontend daemon cli tools bench)
 
 # The layers that each layer may include besides itself; all of them must be before it in the order.
 set(GPU4FS_base_INCLUDES)
@@ -22,6 +22,7 @@ set(GPU4FS_session_INCLUDES base format wire device block nvme raid space fs rin
 set(GPU4FS_maintenance_INCLUDES base format wire raid space fs ring pool session)
 set(GPU4FS_server_INCLUDES base format wire raid space fs ring engine pool session maintenance)
 set(GPU4FS_fsck_INCLUDES base format wire raid pool session server)
+set(GPU4FS_route_INCLUDES base)
 set(GPU4FS_client_INCLUDES base format wire ring)
 set(GPU4FS_frontend_INCLUDES base format wire ring pool session server client)
 set(GPU4FS_daemon_INCLUDES base pool session server client frontend)

@@ -20,7 +20,7 @@ DOCUMENT = re.compile(r"docs/[\w/]+\.md(?:,?\s(?://\s|#\s)?section\s(\d+))?")
 SOURCES = ("src", "tests", "scripts", "cmake", "packaging")
 SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".8"}
 FOLDERS = {*"base format wire cache device replay block nvme raid fs ring engine pool session maintenance".split(),
-           *"server fsck client frontend daemon cli tools bench".split(),
+           *"server fsck route client frontend daemon cli tools bench".split(),
            *"src tests scripts cmake docs packaging bench".split()}
 
 

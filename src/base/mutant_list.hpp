@@ -393,4 +393,7 @@
   X(check_passes_lost_inodes, system, "CheckPoolTest.InodeWithoutName",                                               \
     "fsck does not see files that no name leads to.")                                                                 \
   X(write_error_forgotten, frontend, "OpenFiles.*", "fsync does not report that changes were lost.")                  \
-  X(open_file_reclaimed, frontend, "InodeTable.*", "A deleted file is freed while the kernel still refers to it.")
+  X(open_file_reclaimed, frontend, "InodeTable.*", "A deleted file is freed while the kernel still refers to it.")    \
+  X(route_hole_resident, route, "ResidencySearch.*",                                                                  \
+    "A range with some pages in the page cache counts as resident.")                                                  \
+  X(route_dirty_clean, route, "ResidencySearch.*", "A dirty page of the page cache counts as equal to the medium.")
