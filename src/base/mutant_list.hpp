@@ -396,4 +396,8 @@
   X(open_file_reclaimed, frontend, "InodeTable.*", "A deleted file is freed while the kernel still refers to it.")    \
   X(route_hole_resident, route, "ResidencySearch.*",                                                                  \
     "A range with some pages in the page cache counts as resident.")                                                  \
-  X(route_dirty_clean, route, "ResidencySearch.*", "A dirty page of the page cache counts as equal to the medium.")
+  X(route_dirty_clean, route, "ResidencySearch.*", "A dirty page of the page cache counts as equal to the medium.")   \
+  X(route_fit_one_size, route, "CostFit.SamplesThatSayNothingAreRefused",                                             \
+    "A cost is fitted to transfers of one size.")                                                                     \
+  X(route_fit_flattered, route, "CostFit.*", "R squared is near 1 whatever the sizes explain.")                       \
+  X(route_outliers_count, route, "CostCorrection.*", "One interrupted transfer decides what a route costs.")
