@@ -400,4 +400,7 @@
   X(route_fit_one_size, route, "CostFit.SamplesThatSayNothingAreRefused",                                             \
     "A cost is fitted to transfers of one size.")                                                                     \
   X(route_fit_flattered, route, "CostFit.*", "R squared is near 1 whatever the sizes explain.")                       \
-  X(route_outliers_count, route, "CostCorrection.*", "One interrupted transfer decides what a route costs.")
+  X(route_outliers_count, route, "CostCorrection.*", "One interrupted transfer decides what a route costs.")          \
+  X(route_medium_forgotten, route, "Schedule.*", "The medium's time does not count beside that of the page cache.")   \
+  X(route_single_not_compared, route, "Schedule.GreedyIsNeverWorseThanASingleRoute",                                  \
+    "A schedule may be slower than a single route.")
