@@ -403,4 +403,5 @@
   X(route_outliers_count, route, "CostCorrection.*", "One interrupted transfer decides what a route costs.")          \
   X(route_medium_forgotten, route, "Schedule.*", "The medium's time does not count beside that of the page cache.")   \
   X(route_single_not_compared, route, "Schedule.GreedyIsNeverWorseThanASingleRoute",                                  \
-    "A schedule may be slower than a single route.")
+    "A schedule may be slower than a single route.")                                                                  \
+  X(route_dirty_read, route, "TransferSteps.*", "The medium is read where the page cache has newer bytes.")
