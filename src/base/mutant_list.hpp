@@ -404,4 +404,6 @@
   X(route_medium_forgotten, route, "Schedule.*", "The medium's time does not count beside that of the page cache.")   \
   X(route_single_not_compared, route, "Schedule.GreedyIsNeverWorseThanASingleRoute",                                  \
     "A schedule may be slower than a single route.")                                                                  \
-  X(route_dirty_read, route, "TransferSteps.*", "The medium is read where the page cache has newer bytes.")
+  X(route_dirty_read, route, "TransferSteps.*", "The medium is read where the page cache has newer bytes.")           \
+  X(route_partition_grows, route, "ReadAhead*", "Read-ahead fills the page cache without a bound.")                   \
+  X(route_advice_ignored, route, "ReadAhead*", "A file with the advice RANDOM is read ahead.")
