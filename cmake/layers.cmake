@@ -28,7 +28,7 @@ set(GPU4FS_frontend_INCLUDES base format wire ring pool session server client)
 set(GPU4FS_daemon_INCLUDES base pool session server client frontend)
 set(GPU4FS_cli_INCLUDES base)
 set(GPU4FS_tools_INCLUDES base format device replay nvme raid space fs ring engine pool session maintenance server
-  fsck client frontend daemon cli)
+  fsck route client frontend daemon cli)
 set(GPU4FS_bench_INCLUDES base format wire device nvme raid space fs ring engine pool session maintenance server
   fsck client frontend cli)
 

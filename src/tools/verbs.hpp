@@ -25,6 +25,7 @@ extern const cli::Verb balance_verb;
 extern const cli::Verb status_verb;
 extern const cli::Verb nvme_verb;
 extern const cli::Verb trace_verb;
+extern const cli::Verb calibrate_verb;
 extern const cli::Verb bench_verb;
 extern const cli::Verb completion_verb;
 

@@ -34,7 +34,8 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(run("frobnicate").returncode, 16)
 
     def test_every_verb_explains_itself(self) -> None:
-        for verb in ("mkfs", "mount", "umount", "fsck", "info", "dump", "doctor", "nvme", "trace", "bench"):
+        for verb in ("mkfs", "mount", "umount", "fsck", "info", "dump", "doctor", "nvme", "trace", "calibrate",
+                     "bench"):
             result = run(verb, "--help")
             self.assertEqual(result.returncode, 0, verb)
             self.assertIn(f"gpu4fs {verb}", result.stdout)
@@ -48,6 +49,22 @@ class CommandLineTest(unittest.TestCase):
         refused = run("nvme", "take", "nvme0")
         self.assertEqual(refused.returncode, 8)
         self.assertIn("root" if os.geteuid() != 0 else "not a PCI address", refused.stderr)
+
+    def test_calibrate(self) -> None:
+        file, costs = pathlib.Path(self.folder.name) / "file", pathlib.Path(self.folder.name) / "costs.json"
+        file.write_bytes(b"x" * MIB)
+        result = run("calibrate", "--costs", str(costs), "--max-size", "1M", "--samples", str(file))
+        if result.returncode != 0:  # of file systems that have no direct I/O the page cache alone is measured
+            self.assertEqual(result.returncode, 8)
+            self.assertIn("direct: ", result.stderr)
+        self.assertRegex(result.stdout, r"cached: \d+\.\d us, .* R² -?\d+\.\d{4}, average error \d+ %\n")
+        self.assertIn("1 MiB: ", result.stdout)
+        kept = json.loads(costs.read_text())
+        self.assertEqual(len(kept["devices"]), 1)
+        self.assertGreater(kept["devices"][0]["routes"]["cached"]["ns_per_byte"], 0)
+        self.assertEqual(run("calibrate", str(file)).returncode, 8)  # shorter than 16 MiB
+        self.assertEqual(run("calibrate", str(file), "--max-size", "x").returncode, 8)
+        self.assertEqual(run("calibrate").returncode, 16)
 
     def test_program_names(self) -> None:
         for name, status in (("mkfs.gpu4fs", 16), ("fsck.gpu4fs", 16), ("mount.gpu4fs", 1)):
