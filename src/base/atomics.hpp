@@ -3,7 +3,7 @@
 // Engine structures are shared between threads of one processor (scope engine) or between CPU and GPU (scope system).
 // Their members are plain integers, and every concurrent access goes through these functions. So one definition of a
 // structure serves both compilers. T is a 4- or 8-byte trivially copyable type, naturally aligned; the arithmetic
-// functions take integers only. Not for objects on a thread's own stack: builds with a sanitizer check that.
+// functions take integers only. Not for objects on a thread's own stack: builds with AddressSanitizer check that.
 //
 // On the CPU these are the compiler's __atomic built-ins, and the scope has no effect. On the GPU they are the scoped
 // operations of the PTX memory model, which extends the C++ one: group = thread block, engine = the device, system =

@@ -1,4 +1,4 @@
-// Finds atomic accesses to objects on the stack of an emulated warp's rank, in builds with a sanitizer.
+// Finds atomic accesses to objects on the stack of an emulated warp's rank, in builds with AddressSanitizer.
 //
 // On a GPU base/atomics.hpp takes every address as one of global memory. For an object on a thread's own stack the
 // compiler knows better, and removes the access with all that follows it. Nothing on a CPU fails in that case, so the
@@ -15,7 +15,8 @@
 
 namespace gpu4fs::detail {
 
-#if (GPU4FS_ASAN || GPU4FS_TSAN) && !GPU4FS_CUDA_COMPILER
+// ThreadSanitizer takes fibers for threads, and these would race for the variable.
+#if GPU4FS_ASAN && !GPU4FS_CUDA_COMPILER
 
 struct StackRange {
   u64 begin;
