@@ -108,6 +108,7 @@ class CudaEngine::Implementation {
     bool is_open = false;
   };
 
+  u32 fill_place(const SessionRequest& request, SessionGroups& groups);
   void supervise();
   void start_kernel();
   void finish_kernel();
@@ -586,9 +587,23 @@ void CudaEngine::Implementation::while_paused(const std::function<void()>& work)
 }
 
 u32 CudaEngine::Implementation::open_session(const SessionRequest& request) {
-  if (register_memory(request.memory, request.layout.total_length) != Status::ok) return session_max;
   SessionGroups groups(request.groups);
-  if (register_memory(groups.begin(), groups.memory_bytes()) != Status::ok) return session_max;
+  u32 index = session_max;
+  if (register_memory(request.memory, request.layout.total_length) == Status::ok &&
+      register_memory(groups.begin(), groups.memory_bytes()) == Status::ok) {
+    index = fill_place(request, groups);
+  }
+  if (index != session_max) return index;
+  // The memory will be freed. At the same address there may be other memory later.
+  pause();
+  unregister_memory(request.memory, request.layout.total_length);
+  unregister_memory(groups.begin(), groups.memory_bytes());
+  resume();
+  return session_max;
+}
+
+// Moves `groups` into a free place of the table. Returns its index, or session_max.
+u32 CudaEngine::Implementation::fill_place(const SessionRequest& request, SessionGroups& groups) {
   const std::lock_guard<std::mutex> guard(sessions_mutex_);
   for (u32 i = 0; i < session_max; ++i) {
     HostSession& session = sessions_[i];
@@ -623,12 +638,12 @@ void CudaEngine::Implementation::close_session(u32 index) {
     resume();
   }
   // Others may open sessions meanwhile. Nobody takes this one's place before it is free.
+  HostSession& session = sessions_[index];
+  unregister_memory(session.request.memory, session.request.layout.total_length);
+  unregister_memory(session.groups.begin(), session.groups.memory_bytes());
+  poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::free));
   {
     const std::lock_guard<std::mutex> guard(sessions_mutex_);
-    HostSession& session = sessions_[index];
-    unregister_memory(session.request.memory, session.request.layout.total_length);
-    unregister_memory(session.groups.begin(), session.groups.memory_bytes());
-    poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::free));
     session.groups = SessionGroups();
     session.port.reset();
     session.is_open = false;
