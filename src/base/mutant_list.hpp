@@ -106,6 +106,10 @@
     "A client in another process believes that the engine is awake.")                                                 \
   X(end_not_seen, system, "ProcessSessions.TheEndOfTheServerIsSeen",                                                  \
     "A client takes the end of the server for the end of its command.")                                               \
+  X(process_commands_unbounded, system, "SessionSocket.LimitsAreKeptAndNamed",                                        \
+    "Sessions of processes take all places of commands.")                                                             \
+  X(signal_is_an_end, system, "ProcessSessions.SignalsEndNoCommand",                                                  \
+    "A client takes a signal for the end of the server.")                                                             \
   X(loss_not_recorded, system, "LostDevices.BeforeTheMount",                                                          \
     "Superblocks do not say that a device has missed writes.")                                                        \
   X(rename_lock_not_taken, engine, "RenameLock.*", "Two renames at once make a circle of directories.")               \

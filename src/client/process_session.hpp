@@ -24,7 +24,7 @@ class ConnectError : public std::runtime_error {
 };
 
 struct ProcessSessionOptions {
-  u32 depth_log2 = 6;               // commands in flight at a time, 1 to 10
+  u32 depth_log2 = 4;               // commands in flight at a time, 1 to 10
   u64 data_bytes = u64{1} << 20;    // of the data area; the server has a limit
   u64 answer_time_max_ms = 10'000;  // of the server, for opening the session
 };
@@ -35,8 +35,9 @@ struct OpenedSession {
 };
 
 // Opens a session through the socket at `path`. Its commands have the rights of this process at this moment. Used by
-// one thread at a time, and only by the process that opened it. When the server ends or its engine dies, pending and
-// later commands answer engine_died. Throws ConnectError.
+// one thread at a time, and only by the process that opened it: a child of fork(2) has no access to its memory. The
+// session lives as long as a process has its connection, which a child closes with exec(2). When the server ends or its
+// engine dies, pending and later commands answer engine_died. Throws ConnectError.
 OpenedSession open_process_session(const std::string& path, const ProcessSessionOptions& options = {});
 
 }  // namespace gpu4fs::client

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/mutant.hpp"
 #include "fmt/format.h"
 
 namespace gpu4fs::client {
@@ -25,7 +26,16 @@ namespace {
   throw ConnectError(EPROTO, fmt::format("{}: {}", path, what));
 }
 
-int connect_to(const std::string& path) {
+// Repeats a call that a signal interrupts.
+template <class Call>
+auto uninterrupted(Call&& call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+int connect_to(const std::string& path, u64 time_max_ms) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -34,7 +44,11 @@ int connect_to(const std::string& path) {
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) fail(path, "no socket");
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  // A server that accepts nobody any more lets connect(2) wait.
+  const timeval time_max{static_cast<time_t>(time_max_ms / 1000), static_cast<suseconds_t>(time_max_ms % 1000 * 1000)};
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time_max, sizeof(time_max));
+  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+  if (uninterrupted([&] { return ::connect(fd, to, sizeof(address)); }) != 0) {
     const int error = errno;
     ::close(fd);
     errno = error;
@@ -46,7 +60,7 @@ int connect_to(const std::string& path) {
 }  // namespace
 
 SessionConnection::SessionConnection(const std::string& path, const ProcessSessionOptions& options)
-    : path_(path), socket_(connect_to(path)) {
+    : path_(path), socket_(connect_to(path, options.answer_time_max_ms)) {
   try {
     exchange(options);
     map_memory();
@@ -75,9 +89,11 @@ void SessionConnection::exchange(const ProcessSessionOptions& options) {
   hello.depth_log2 = options.depth_log2;
   hello.data_length = options.data_bytes;
   // A server that refuses the client may have closed the connection already. Then its reason can still be read.
-  if (::send(socket_, &hello, sizeof(hello), MSG_NOSIGNAL) < 0 && errno != EPIPE) fail(path_, "the hello");
+  if (uninterrupted([&] { return ::send(socket_, &hello, sizeof(hello), MSG_NOSIGNAL); }) < 0 && errno != EPIPE) {
+    fail(path_, "the hello");
+  }
   pollfd wanted{socket_, POLLIN, 0};
-  const int ready = ::poll(&wanted, 1, static_cast<int>(options.answer_time_max_ms));
+  const int ready = uninterrupted([&] { return ::poll(&wanted, 1, static_cast<int>(options.answer_time_max_ms)); });
   if (ready < 0) fail(path_, "the answer");
   if (ready == 0) throw ConnectError(ETIMEDOUT, fmt::format("{}: the server does not answer", path_));
   receive_welcome();
@@ -91,7 +107,10 @@ void SessionConnection::receive_welcome() {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  const ssize_t count = ::recvmsg(socket_, &message, MSG_CMSG_CLOEXEC);
+  const auto receive = [&] { return uninterrupted([&] { return ::recvmsg(socket_, &message, MSG_CMSG_CLOEXEC); }); };
+  ssize_t count = receive();
+  // A server that refuses a client without having read its hello: the reason follows the error.
+  if (count < 0 && errno == ECONNRESET) count = receive();
   if (count < 0) fail(path_, "the answer");
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
   if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
@@ -129,11 +148,13 @@ void SessionConnection::map_memory() {
   void* const memory = ::mmap(nullptr, layout_.total_length, PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd_, 0);
   if (memory == MAP_FAILED) fail(path_, "the session's memory");
   memory_ = static_cast<u8*>(memory);
+  // Two processes would publish at the same positions.
+  ::madvise(memory_, layout_.total_length, MADV_DONTFORK);
 }
 
 bool SessionConnection::has_ended() const {
   pollfd wanted{socket_, POLLIN, 0};
-  return ::poll(&wanted, 1, 0) != 0;
+  return GPU4FS_MUTANT(signal_is_an_end, ::poll(&wanted, 1, 0) > 0, ::poll(&wanted, 1, 0) != 0);
 }
 
 void SessionConnection::ring() const {

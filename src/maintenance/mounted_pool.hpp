@@ -28,7 +28,7 @@ struct MountedPool {
   pool::OpenedPool pool;
   session::EngineSetup setup;
   mutable std::shared_mutex tables;  // of the devices and chunks, see PoolGrower
-  std::mutex open_close;             // of the engine's sessions, one at a time
+  std::mutex open_close;             // of this process's sessions, one at a time
 };
 
 }  // namespace gpu4fs::maintenance

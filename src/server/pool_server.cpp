@@ -122,6 +122,8 @@ void PoolServer::open_sockets() {
     auto socket = std::make_unique<session::SessionSocket>(*mounted_.setup.host, folder, to_text(uuid), uuid);
     const std::lock_guard guard(session_socket_mutex_);
     session_socket_ = std::move(socket);
+    // Whoever reported the death of the engine before found no socket.
+    if (mounted_.setup.host->has_died()) session_socket_->hang_up();
   } catch (const pool::PoolError& error) {
     mounted_.pool.warnings.push_back(fmt::format("without a session socket: {}", error.what()));
   }
@@ -130,8 +132,11 @@ void PoolServer::open_sockets() {
 // Returns when the commands of these sessions have ended.
 void PoolServer::end_process_sessions() {
   std::unique_ptr<session::SessionSocket> socket;
-  const std::lock_guard guard(session_socket_mutex_);
-  socket.swap(session_socket_);
+  {
+    const std::lock_guard guard(session_socket_mutex_);
+    socket.swap(session_socket_);
+  }
+  socket.reset();
 }
 
 void PoolServer::device_joined(const std::string& spec) {

@@ -120,8 +120,7 @@ class PoolServer final : private maintenance::PoolHost {
   [[nodiscard]] u64 write_errors() const;
   // Of the control socket, "" without one.
   [[nodiscard]] std::string control_path() const { return control_socket_ ? control_socket_->path() : ""; }
-  // Of the socket through which other processes open sessions, "" without one.
-  // While the server is started.
+  // Of the socket through which other processes open sessions, "" without one. For the thread that starts and stops.
   [[nodiscard]] std::string session_path() const { return session_socket_ ? session_socket_->path() : ""; }
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }

@@ -22,7 +22,9 @@ namespace {
 bool is_served(const sockaddr_un& address, int type) {
   const int probe = ::socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
   if (probe < 0) return true;
-  const bool served = ::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  // EAGAIN: more clients wait there than it admits at a time.
+  const bool served =
+      ::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN;
   ::close(probe);
   return served;
 }

@@ -19,7 +19,7 @@ class ServerSession {
  public:
   enum class Kind { internal, trusted };
 
-  // `open_close` is held while the engine's session table changes; it and the engine outlive the session.
+  // `open_close` is held while the session is opened or closed; it and the engine outlive the session.
   // PoolError: too many sessions, or no memory.
   ServerSession(engine::EngineHost& host, std::mutex& open_close, Kind kind, u32 depth_log2, u64 data_bytes);
   // Waits for the commands in flight.

@@ -29,7 +29,7 @@ enum class SessionEngine : u32 {
 };
 
 // From the server. With `error` 0 it carries two file descriptors (SCM_RIGHTS): the session's memory, a memfd whose
-// length is sealed, and the doorbell, an eventfd. Afterwards the server closes the connection.
+// length is sealed, and the doorbell, an eventfd. Otherwise the server closes the connection after it.
 struct SessionWelcome {
   u64 magic;
   u32 version;

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/process_session.hpp"
+#include "processes/open_session.hpp"
 #include "server/pool_server.hpp"
 #include "support/file_client.hpp"
 #include "support/test_pool.hpp"

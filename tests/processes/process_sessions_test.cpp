@@ -1,6 +1,11 @@
 // Sessions of other processes: what their commands may do, and what the end of either side means for the other.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 
+#include <atomic>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "processes/pool_for_processes.hpp"
@@ -83,7 +88,7 @@ TEST(ProcessSessions, ASubmittedCommandWakesASleepingEngine) {
 TEST(ProcessSessions, ClosedOnesAreGivenBack) {
   PoolForProcesses pool;
   for (u32 i = 0; i < 150; ++i) {
-    client::OpenedSession opened = client::open_process_session(pool.socket_path());
+    client::OpenedSession opened = open_when_possible(pool.socket_path());
     FileClient client(opened.session);
     ASSERT_EQ(client.call(look_up("nothing")).status, Status::not_found) << i;
   }
@@ -118,6 +123,30 @@ TEST(ProcessSessions, AStoppedProcessStopsNobodyElse) {
   EXPECT_TRUE(pool.server().stop()) << "the end of the server does not wait for clients";
   stopped.send(SIGCONT);
   EXPECT_EQ(stopped.exit_code(), 3) << "it sees that the engine is gone";
+}
+
+// A client that sleeps looks whether the server is there, and signals interrupt that too.
+TEST(ProcessSessions, SignalsEndNoCommand) {
+  PoolForProcesses pool;
+  client::OpenedSession opened = client::open_process_session(pool.socket_path());
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  std::atomic<bool> is_over{false};
+  std::thread signaller([&is_over, client_thread = ::pthread_self()] {
+    while (!is_over) ::pthread_kill(client_thread, SIGUSR1);
+  });
+  FileClient client(opened.session);
+  const client::Reply made = client.call(creation("file"));
+  EXPECT_EQ(made.status, Status::ok);
+  for (u32 i = 0; i < 300; ++i) {
+    EXPECT_EQ(client.call(creation("file" + std::to_string(i))).status, Status::ok);
+    ASSERT_EQ(client.simple(wire::Opcode::fsync, made.result).status, Status::ok) << i;
+  }
+  is_over = true;
+  signaller.join();
+  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
 TEST(ProcessSessions, TheEndOfTheServerIsSeen) {

@@ -49,7 +49,10 @@ class RawConnection {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
-    if (::recvmsg(fd_, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(*welcome))) return false;
+    ssize_t count = ::recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+    // The server has refused it without reading the hello.
+    if (count < 0 && errno == ECONNRESET) count = ::recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+    if (count != static_cast<ssize_t>(sizeof(*welcome))) return false;
     if (const cmsghdr* header = CMSG_FIRSTHDR(&message)) std::memcpy(fds_, CMSG_DATA(header), sizeof(fds_));
     return true;
   }
@@ -79,7 +82,7 @@ wire::SessionHello good_hello() {
 }
 
 void expect_service(const std::string& path) {
-  client::OpenedSession opened = client::open_process_session(path);
+  client::OpenedSession opened = open_when_possible(path);
   wire::Command command{};
   command.opcode = wire::Opcode::noop;
   EXPECT_EQ(opened.session.call(command).status, Status::ok);
@@ -204,13 +207,14 @@ TEST(SessionSocket, LimitsAreKeptAndNamed) {
   limits.session_max = 4;
   limits.user_session_max = 3;
   limits.user_memory_bytes_max = u64{1} << 20;
+  limits.command_max = 16;
   session::SessionSocket socket(pool.server().engine(), pool.folder(), "limited", Uuid{}, limits);
   const auto open = [&](u64 data_bytes) {
     return client::open_process_session(socket.path(), {.depth_log2 = 2, .data_bytes = data_bytes});
   };
-  const auto refusal = [&](u64 data_bytes) -> std::string {
+  const auto refusal = [&](u64 data_bytes, u32 depth_log2 = 2) -> std::string {
     try {
-      open(data_bytes);
+      client::open_process_session(socket.path(), {.depth_log2 = depth_log2, .data_bytes = data_bytes});
     } catch (const client::ConnectError& error) {
       EXPECT_EQ(error.error(), EUSERS);
       return error.what();
@@ -220,6 +224,8 @@ TEST(SessionSocket, LimitsAreKeptAndNamed) {
   std::vector<client::OpenedSession> opened;
   opened.push_back(open(4096));
   EXPECT_NE(refusal(u64{1} << 20).find("the limit is 1048576"), std::string::npos);
+  EXPECT_NE(refusal(4096, 4).find("4 commands in flight and 16 more are asked for, and the limit is 16"),
+            std::string::npos);
   opened.push_back(open(4096));
   opened.push_back(open(4096));
   EXPECT_NE(refusal(4096).find("has 3 sessions"), std::string::npos);

@@ -28,7 +28,7 @@ std::optional<Peer> peer_of(int fd) {
   ucred credentials{};
   socklen_t length = sizeof(credentials);
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return std::nullopt;
-  Peer peer{credentials.pid, credentials.uid, credentials.gid, {}};
+  Peer peer{credentials.uid, credentials.gid, {}};
   if (!read_groups(fd, peer.groups)) return std::nullopt;
   return peer;
 }

@@ -1,8 +1,6 @@
 // Who is at the other end of a connection. Host only.
 #pragma once
 
-#include <sys/types.h>
-
 #include <optional>
 #include <vector>
 
@@ -12,7 +10,6 @@ namespace gpu4fs::session {
 
 // As of the moment at which the peer called connect(2).
 struct Peer {
-  pid_t pid = 0;  // may name another process by now; for messages only
   u32 uid = 0;
   u32 gid = 0;
   std::vector<u32> groups;  // all supplementary groups, however many

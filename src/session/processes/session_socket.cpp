@@ -26,8 +26,8 @@ namespace {
 
 // Keys of events: a connection's number with what happened, or one of the socket's own descriptors.
 enum : u64 { key_listener = 0, key_wake = 1, key_message = 2, key_doorbell = 3 };
-constexpr u64 key_of(u32 id, u64 what) {
-  return u64{id} << 2 | what;
+constexpr u64 key_of(u64 id, u64 what) {
+  return id << 2 | what;
 }
 
 [[noreturn]] void fail_to_serve(const std::string& what) {
@@ -130,7 +130,6 @@ SessionSocket::~SessionSocket() {
   }
   closing_changed_.notify_all();
   closer_.join();
-  ::close(listener_);
   ::close(poller_);
   ::close(wake_);
   if (reserve_ >= 0) ::close(reserve_);
@@ -153,13 +152,15 @@ void SessionSocket::serve() {
     for (int i = 0; i < count && !is_ending_; ++i) handle(events[i].data.u64);
     end_late_hellos();
   }
+  // Who connects from now on is refused by the system.
+  ::close(listener_);
   while (!connections_.empty()) end(connections_.begin()->first);
 }
 
 // Events of a connection that an earlier one of the same round has ended find nothing.
 void SessionSocket::handle(u64 key) {
   if (key == key_listener) return accept_client();
-  const auto id = static_cast<u32>(key >> 2);
+  const u64 id = key >> 2;
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
@@ -190,7 +191,7 @@ void SessionSocket::accept_client() {
     ::close(fd);
     return;
   }
-  const u32 id = next_id_++;
+  const u64 id = next_id_++;
   if (!watch(poller_, fd, key_of(id, key_message))) {
     ::close(fd);
     return;
@@ -206,7 +207,7 @@ void SessionSocket::turn_away() {
   reserve_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-void SessionSocket::take_hello(u32 id, Connection& connection) {
+void SessionSocket::take_hello(u64 id, Connection& connection) {
   wire::SessionHello hello{};
   const ssize_t count = ::recv(connection.fd, &hello, sizeof(hello), MSG_TRUNC);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -223,12 +224,12 @@ wire::SessionWelcome SessionSocket::open(Connection& connection, const wire::Ses
   if (!fault.empty()) return refusal(Status::bad_descriptor, fault);
   const ring::SessionLayout layout = ring::SessionLayout::make(hello.depth_log2, hello.data_length);
   const u32 uid = connection.peer.uid;
-  const std::string excess = budget_.take(uid, layout.total_length);
+  const std::string excess = budget_.take(uid, layout.total_length, layout.depth());
   if (!excess.empty()) return refusal(Status::too_many_sessions, excess);
   try {
     connection.session = std::make_unique<ProcessSession>(host_, connection.peer, layout);
   } catch (const pool::PoolError& error) {
-    budget_.give_back(uid, layout.total_length);
+    budget_.give_back(uid, layout.total_length, layout.depth());
     return refusal(error.status(), error.what());
   }
   wire::SessionWelcome answer = refusal(Status::ok, "");
@@ -241,7 +242,7 @@ wire::SessionWelcome SessionSocket::open(Connection& connection, const wire::Ses
 }
 
 // After a refusal, or if the client does not take the answer, the connection ends.
-void SessionSocket::welcome(u32 id, Connection& connection, const wire::SessionWelcome& answer) {
+void SessionSocket::welcome(u64 id, Connection& connection, const wire::SessionWelcome& answer) {
   ProcessSession* const session = connection.session.get();
   if (session == nullptr) {
     send_record(connection.fd, answer, nullptr, 0);
@@ -255,7 +256,7 @@ void SessionSocket::welcome(u32 id, Connection& connection, const wire::SessionW
   }
 }
 
-void SessionSocket::end(u32 id) {
+void SessionSocket::end(u64 id) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
@@ -309,9 +310,9 @@ void SessionSocket::close_sessions() {
       closing_.pop_front();
     }
     const u32 uid = session->uid();
-    const u64 memory_bytes = session->layout().total_length;
+    const ring::SessionLayout layout = session->layout();
     session.reset();
-    budget_.give_back(uid, memory_bytes);
+    budget_.give_back(uid, layout.total_length, layout.depth());
   }
 }
 

@@ -60,16 +60,16 @@ class SessionSocket {
     Clock::time_point hello_until;
     std::unique_ptr<ProcessSession> session;  // null: the hello has not come yet
   };
-  using Connections = std::map<u32, Connection>;
+  using Connections = std::map<u64, Connection>;
 
   void serve();
   void accept_client();
   void turn_away();
   void handle(u64 key);
-  void take_hello(u32 id, Connection& connection);
+  void take_hello(u64 id, Connection& connection);
   wire::SessionWelcome open(Connection& connection, const wire::SessionHello& hello);
-  void welcome(u32 id, Connection& connection, const wire::SessionWelcome& answer);
-  void end(u32 id);
+  void welcome(u64 id, Connection& connection, const wire::SessionWelcome& answer);
+  void end(u64 id);
   void end_late_hellos();
   [[nodiscard]] int wait_limit_ms() const;
   [[nodiscard]] u32 pending_count() const;
@@ -79,14 +79,14 @@ class SessionSocket {
   std::string path_;
   Uuid pool_;
   SessionBudget budget_;
-  int listener_ = -1;
-  int poller_ = -1;   // epoll
-  int wake_ = -1;     // eventfd: look at is_ending_
-  int reserve_ = -1;  // a descriptor to give up for a client that is turned away
+  int listener_ = -1;  // closed by the serving thread
+  int poller_ = -1;    // epoll
+  int wake_ = -1;      // eventfd: look at is_ending_
+  int reserve_ = -1;   // a descriptor to give up for a client that is turned away
   std::atomic<bool> is_ending_{false};
   // Of the serving thread.
   Connections connections_;
-  u32 next_id_ = 1;
+  u64 next_id_ = 1;
   // Of the closing thread.
   std::mutex closing_mutex_;
   std::condition_variable closing_changed_;

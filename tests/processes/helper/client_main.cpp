@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/process_session.hpp"
+#include "processes/open_session.hpp"
 #include "support/file_client.hpp"
 
 namespace gpu4fs::test {
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
   using namespace gpu4fs;
   if (argc < 3) return 2;
   try {
-    client::OpenedSession opened = client::open_process_session(argv[1]);
+    client::OpenedSession opened = test::open_when_possible(argv[1]);
     if (std::strcmp(argv[2], "walk") == 0 && argc == 4) return test::walk(opened.session, argv[3]);
     if (std::strcmp(argv[2], "hold") == 0) return test::hold(opened.session);
   } catch (const client::ConnectError& error) {
