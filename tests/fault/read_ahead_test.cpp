@@ -221,7 +221,9 @@ TEST_P(ReadAhead, FilesChangeMeanwhile) {
     }
   });
   const std::vector<u8> zeros(page_size);
-  for (u32 round = 0; round < scaled(6) && !HasFailure(); ++round) {
+  // The writer may leave nothing but a hole for the reader of a round.
+  const auto goes_on = [&](u32 round) { return round < scaled(6) || (ahead() == 0 && round < 60); };
+  for (u32 round = 0; goes_on(round) && !HasFailure(); ++round) {
     const u32 count = round % 2 == 0 ? 1 : 4;
     for (u32 page = 0; page < changed_pages; page += count) {
       const u64 length = u64{count} * page_size;
