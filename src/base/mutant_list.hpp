@@ -108,7 +108,7 @@
     "A client takes the end of the server for the end of its command.")                                               \
   X(process_commands_unbounded, system, "SessionSocket.LimitsAreKeptAndNamed",                                        \
     "Sessions of processes take all places of commands.")                                                             \
-  X(signal_is_an_end, system, "ProcessSessions.SignalsEndNoCommand",                                                  \
+  X(signal_is_an_end, system, "ProcessSessions.ASignalIsNoEndOfTheServer",                                            \
     "A client takes a signal for the end of the server.")                                                             \
   X(loss_not_recorded, system, "LostDevices.BeforeTheMount",                                                          \
     "Superblocks do not say that a device has missed writes.")                                                        \

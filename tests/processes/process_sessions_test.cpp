@@ -4,10 +4,13 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "client/session_connection.hpp"
 #include "processes/pool_for_processes.hpp"
 
 namespace gpu4fs::test::process_sessions_test {
@@ -125,28 +128,60 @@ TEST(ProcessSessions, AStoppedProcessStopsNobodyElse) {
   EXPECT_EQ(stopped.exit_code(), 3) << "it sees that the engine is gone";
 }
 
-// A client that sleeps looks whether the server is there, and signals interrupt that too.
-TEST(ProcessSessions, SignalsEndNoCommand) {
-  PoolForProcesses pool;
-  client::OpenedSession opened = client::open_process_session(pool.socket_path());
-  struct sigaction action {};
-  struct sigaction before {};
-  action.sa_handler = [](int) {};
-  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
-  std::atomic<bool> is_over{false};
-  std::thread signaller([&is_over, client_thread = ::pthread_self()] {
-    while (!is_over) ::pthread_kill(client_thread, SIGUSR1);
-  });
-  FileClient client(opened.session);
-  const client::Reply made = client.call(creation("file"));
-  EXPECT_EQ(made.status, Status::ok);
-  for (u32 i = 0; i < 300; ++i) {
-    EXPECT_EQ(client.call(creation("file" + std::to_string(i))).status, Status::ok);
-    ASSERT_EQ(client.simple(wire::Opcode::fsync, made.result).status, Status::ok) << i;
+// Signals of another thread to the one that made this, without end.
+class Signals {
+ public:
+  Signals() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    EXPECT_EQ(::sigaction(SIGUSR1, &action, &before_), 0);
+    sender_ = std::thread([this, target = ::pthread_self()] {
+      while (!is_over_) ::pthread_kill(target, SIGUSR1);
+    });
   }
-  is_over = true;
-  signaller.join();
-  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
+  ~Signals() {
+    is_over_ = true;
+    sender_.join();
+    EXPECT_EQ(::sigaction(SIGUSR1, &before_, nullptr), 0);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  struct sigaction before_ {};
+  std::atomic<bool> is_over_{false};
+  std::thread sender_;
+};
+
+TEST(ProcessSessions, SignalsEndNoCommand) {
+  constexpr u64 bytes = u64{4} << 20;
+  PoolForProcesses pool;
+  const Signals signals;
+  client::OpenedSession opened = client::open_process_session(pool.socket_path(), {.data_bytes = 2 * bytes});
+  client::Session& session = opened.session;
+  wire::Command copy{};
+  copy.opcode = wire::Opcode::memcopy;
+  copy.length = bytes;
+  copy.data = session.address_of(session.data());
+  copy.output = session.address_of(session.data() + bytes);
+  for (u32 i = 1; i <= 20; ++i) {
+    std::memset(session.data(), static_cast<int>(i), bytes);
+    EXPECT_EQ(session.call(copy).status, Status::ok) << i;
+    EXPECT_EQ(std::memcmp(session.data(), session.data() + bytes, bytes), 0) << i;
+  }
+}
+
+// A client that waits for long looks whether the server is there, and signals interrupt that too.
+TEST(ProcessSessions, ASignalIsNoEndOfTheServer) {
+  PoolForProcesses pool;
+  const client::SessionConnection connection(pool.socket_path(), {});
+  {
+    const Signals signals;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (std::chrono::steady_clock::now() < end) ASSERT_FALSE(connection.has_ended());
+  }
+  EXPECT_TRUE(pool.server().stop());
+  EXPECT_TRUE(connection.has_ended());
 }
 
 TEST(ProcessSessions, TheEndOfTheServerIsSeen) {
