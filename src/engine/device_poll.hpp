@@ -27,6 +27,11 @@ GPU4FS_FN inline void tell_command(Engine& engine, u32 index) {
   if (end_io(engine.commands[index])) wake_command(engine, index);
 }
 
+// Under the guard, after a change of the list.
+GPU4FS_FN inline void note_media_waiters(MediaQueue& queue) {
+  store<Order::relaxed, Scope::engine>(&queue.has_waiters, queue.head != no_command ? 1u : 0u);
+}
+
 }  // namespace detail
 
 // Restarts the commands that wait for the media, unless these are busy. After completions were taken. Leader.
@@ -34,12 +39,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline void wake_media_waiters(Engine& engine) {
   MediaQueue& queue = engine.media_queue;
   // Either this sees the command in the list, or the command sees what was taken (await_media()).
   fence<Order::seq_cst, Scope::engine>();
-  if (load<Order::relaxed, Scope::engine>(&queue.head) == no_command) return;
+  if (load<Order::relaxed, Scope::engine>(&queue.has_waiters) == 0) return;
   if (device::media_are_busy(*engine.fs.space.staged)) return;
   queue.guard.lock();
-  const u32 waiting = load<Order::relaxed, Scope::engine>(&queue.head);
-  store<Order::relaxed, Scope::engine>(&queue.head, u32{no_command});
-  queue.tail = no_command;
+  const u32 waiting = queue.head;
+  queue.head = queue.tail = no_command;
+  detail::note_media_waiters(queue);
   queue.guard.unlock();
   wake_list(engine, waiting);
 }
@@ -49,6 +54,7 @@ GPU4FS_FN inline bool leave_media_queue(Engine& engine, u32 index) {
   MediaQueue& queue = engine.media_queue;
   queue.guard.lock();
   const bool removed = remove_waiter(engine, queue.head, queue.tail, index);
+  detail::note_media_waiters(queue);
   queue.guard.unlock();
   return removed;
 }
@@ -58,6 +64,7 @@ GPU4FS_FN inline bool cancel_media_wait(Engine& engine, u32 index, u64 now_ns) {
   queue.guard.lock();
   const bool removed =
       is_past_deadline(engine.commands[index], now_ns) && remove_waiter(engine, queue.head, queue.tail, index);
+  detail::note_media_waiters(queue);
   queue.guard.unlock();
   return removed;
 }
@@ -71,6 +78,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status await_media(Engine& engine, CommandState
   queue.guard.lock();
   announce_wait(c, Status::waits_for_media);
   append_waiter(engine, queue.head, queue.tail, c.index);
+  detail::note_media_waiters(queue);
   queue.guard.unlock();
   fence<Order::seq_cst, Scope::engine>();
   const bool waits = device::media_are_busy(*staged);

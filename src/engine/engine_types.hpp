@@ -102,8 +102,9 @@ struct LogQueue {
 // Commands that wait until fewer pages are being written. Functions in device_poll.hpp.
 struct MediaQueue {
   alignas(cache_line) TicketLock guard;
-  u32 head;  // atomic: also read without the guard
+  u32 head;
   u32 tail;
+  u32 has_waiters;  // atomic: also read without the guard
 };
 
 inline constexpr u32 help_board_size = 16;

@@ -24,7 +24,7 @@ GPU4FS_FN inline void note_pin(const StagedDevices& staged, u32 line) {
   GPU4FS_CHECK_GT(list.scope_count, 0u);
   const u32 index = fetch_add<Order::relaxed, Scope::engine>(&list.count, 1u);
   GPU4FS_CHECK_LT(index, pin_list_capacity);
-  list.lines[index] = line;
+  store<Order::relaxed, Scope::engine>(&list.entries[index], line + 1);
 }
 
 // Whether this worker has pinned the line.
@@ -32,7 +32,7 @@ GPU4FS_FN inline bool has_pin(const StagedDevices& staged, u32 line) {
   const PinList& list = own_pins(staged);
   const u32 end = load<Order::relaxed, Scope::engine>(&list.count);
   for (u32 i = 0; i < end; ++i) {
-    if (list.lines[i] == line) return true;
+    if (load<Order::relaxed, Scope::engine>(&list.entries[i]) == line + 1) return true;
   }
   return false;
 }
@@ -42,8 +42,8 @@ GPU4FS_FN inline bool give_up_pin(const StagedDevices& staged, u32 line) {
   PinList& list = own_pins(staged);
   const u32 end = load<Order::relaxed, Scope::engine>(&list.count);
   for (u32 i = 0; i < end; ++i) {
-    if (list.lines[i] != line) continue;
-    list.lines[i] = cache::no_line;
+    if (load<Order::relaxed, Scope::engine>(&list.entries[i]) != line + 1) continue;
+    store<Order::relaxed, Scope::engine>(&list.entries[i], 0u);
     return true;
   }
   return false;
@@ -71,7 +71,10 @@ GPU4FS_FN GPU4FS_NOINLINE void end_pins(Group g, const StagedDevices& staged, u3
     const u32 others = GPU4FS_MUTANT(pins_of_outer_scope_ended, first, first - (first != 0 ? 1 : 0));
     const u32 unpinned_end = GPU4FS_MUTANT(pin_outlives_scope, end, maximum(end, first + 1) - 1);
     for (u32 i = others; i < unpinned_end; ++i) {
-      if (list.lines[i] != cache::no_line) cache::unpin(staged.cache, list.lines[i]);
+      const u32 entry = load<Order::relaxed, Scope::engine>(&list.entries[i]);
+      if (entry != 0) cache::unpin(staged.cache, entry - 1);
+      // A rank that has counted its pin has yet to name it, and another one may look meanwhile.
+      store<Order::relaxed, Scope::engine>(&list.entries[i], GPU4FS_MUTANT(ended_pin_kept, 0u, entry));
     }
     store<Order::relaxed, Scope::engine>(&list.count, others);
     --list.scope_count;

@@ -32,11 +32,11 @@ inline constexpr u64 device_page_max = u64{1} << cache::page_bits;
 // and only pinned ones with a probability below 1e-9.
 inline constexpr u32 frames_for_each_pin = 4;
 
-// The pins of a worker. Ranks of its group add to it at the same time.
+// The pins of a worker. Ranks of its group add to it at the same time. Zeroed memory is an empty list.
 struct alignas(64) PinList {
-  u32 count;        // atomic
-  u32 scope_count;  // of those that have begun and not ended
-  u32 lines[pin_list_capacity];
+  u32 count;                       // atomic
+  u32 scope_count;                 // of those that have begun and not ended
+  u32 entries[pin_list_capacity];  // atomic: a line + 1; 0: none
 };
 
 // A page of a device whose write-back the system has refused and not done since, one for all (staged/late_errors.hpp).
