@@ -261,6 +261,13 @@
   X(command_page_limit_ignored, nvme, "SharedCommands.*", "A shared command has more pages than its drive takes.")    \
   X(shared_error_blames_all, nvme, "SharedCommands.*",                                                                \
     "A page that its drive refuses takes its neighbours with it.")                                                    \
+  X(aborted_request_lost, nvme, "DriveSilence.LateCommands*",                                                         \
+    "A command that a drive has aborted counts as an error of the drive.")                                            \
+  X(left_commands_forgotten, system, "BusDrives.*Reset",                                                              \
+    "Commands that a drive has left before its reset have no end.")                                                   \
+  X(loads_in_urgent_queue, nvme, "DriveClasses.EachHas*", "Whoever waits for the log waits behind loads of pages.")   \
+  X(ended_pin_kept, device, "Pins.*", "A page that others load counts as one that the worker itself writes.")         \
+  X(hints_fill_drive, nvme, "DriveMedium.HintsLeave*", "Whoever gives a hint waits for room in a queue.")             \
   X(drive_late_command_ignored, nvme, "DriveMedium.ADriveThatDoesNotAnswer*",                                         \
     "A drive that does not answer keeps its commands for ever.")                                                      \
   X(drive_answers_ignored, nvme, "DriveSilence.*", "A drive that answers one command after the other is given up.")   \

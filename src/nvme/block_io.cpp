@@ -32,6 +32,9 @@ Status status_of(const Outcome& outcome) {
   }
 }
 
+// Memory of a drive behind VFIO lasts for more of them.
+constexpr u32 resets_anew_max = 4;
+
 bool is_curable(Failure failure) {
   return failure == Failure::timed_out || failure == Failure::fatal_status || failure == Failure::resetting;
 }
@@ -102,18 +105,62 @@ bool ControllerSession::recover(u64 seen, bool may_reset) {
   // Somebody else has made it new.
   if (reset_count() != seen && may_reset) return true;
   quiesce_once();
-  const Failure failure = failure_of(controller_.state());
-  if (may_reset && load<Order::acquire, Scope::engine>(&may_reset_) != 0 && is_curable(failure)) {
-    try {
-      controller_.restart();
-      store<Order::release, Scope::engine>(&reset_count_, seen + 1);
-      return true;
-    } catch (const ControllerError&) {
-      // It is failed and quiet.
-    }
+  ControllerState& before = controller_.state();
+  if (restart(may_reset)) {
+    store<Order::release, Scope::engine>(&reset_count_, reset_count_ + 1);
+    return true;
   }
+  // What is left is not repeated.
+  store<Order::relaxed, Scope::engine>(&before.may_return, 0u);
+  store<Order::release, Scope::engine>(&before.is_renewed, 0u);
   store<Order::release, Scope::engine>(&lost_because_, static_cast<u32>(failure_of(controller_.state())));
   return false;
+}
+
+bool ControllerSession::restart(bool may_reset) {
+  if (!may_reset || !is_curable(failure_of(controller_.state()))) return false;
+  const bool are_shared = load<Order::acquire, Scope::engine>(&are_shared_) != 0;
+  if (are_shared && anew_count_ == resets_anew_max) return false;
+  try {
+    if (!are_shared) {
+      controller_.restart();
+    } else {
+      ++anew_count_;
+      controller_.restart_anew();
+    }
+    tell_return();
+    return true;
+  } catch (const std::runtime_error&) {
+    // It is failed and quiet, or there is no memory for other queues.
+    return false;
+  }
+}
+
+// Under the exclusive lock, or before anything can fail.
+void ControllerSession::tell_return() {
+  const bool may_return = load<Order::acquire, Scope::engine>(&are_shared_) != 0 && anew_count_ < resets_anew_max;
+  store<Order::relaxed, Scope::engine>(&controller_.state().may_return, may_return ? 1u : 0u);
+}
+
+void ControllerSession::share_queues(bool are_shared) {
+  const std::unique_lock<std::shared_mutex> guard(in_use_);
+  store<Order::release, Scope::engine>(&are_shared_, are_shared ? 1u : 0u);
+  tell_return();
+}
+
+void ControllerSession::abort(u16 queue_id, u16 command_id) {
+  const std::shared_lock<std::shared_mutex> guard(in_use_, std::try_to_lock);
+  if (!guard.owns_lock() || failure_of(controller_.state()) != Failure::none) return;
+  if (controller_.abort(queue_id, command_id)) fetch_add<Order::relaxed, Scope::engine>(&abort_count_, 1);
+}
+
+void ControllerSession::look() {
+  const std::shared_lock<std::shared_mutex> guard(in_use_, std::try_to_lock);
+  if (!guard.owns_lock()) return;
+  Failure found = controller_.look_at_status();
+  // It has forgotten its queues.
+  if (found == Failure::none && !controller_.is_ready()) found = Failure::reset_by_others;
+  if (found != Failure::none) fail(controller_.state(), found);
 }
 
 Status ControllerSession::execute(u32 queue_index, const SubmissionEntry& command) {

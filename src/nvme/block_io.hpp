@@ -34,8 +34,21 @@ class ControllerSession {
   Controller& controller() { return controller_; }
   u32 queue_count() const { return queue_count_; }
 
-  // While others use the controller's other queues there are no resets: a failure loses the device at once.
-  void allow_resets(bool may_reset) { store<Order::release, Scope::engine>(&may_reset_, may_reset ? 1u : 0u); }
+  // While others use the controller's other queues, a reset makes new queues and leaves those before as they are. Each
+  // takes memory, so there are few. Any thread.
+  void share_queues(bool are_shared);
+  // Resets the controller, which has failed, unless somebody has since there were `seen` resets. False: the device is
+  // lost. Any thread.
+  bool reset(u64 seen) { return recover(seen, true); }
+  // As those of the controller, but never while it is reset. Any thread.
+  void abort(u16 queue_id, u16 command_id);
+  void look();
+  // The queues of former lives, which are quiet: visit(VirtualQueue&). Any thread.
+  template <class Visit>
+  void for_each_former(Visit&& visit) {
+    const std::shared_lock<std::shared_mutex> guard(in_use_, std::try_to_lock);
+    if (guard.owns_lock()) controller_.for_each_former(visit);
+  }
   // Ends the controller's DMA if nobody has, after a failure. Any thread.
   void quiesce() { quiesce_once(); }
 
@@ -54,10 +67,13 @@ class ControllerSession {
   void quiesce_once();
   // After an attempt that began when there had been `seen` resets. False: the device is lost.
   bool recover(u64 seen, bool may_reset);
+  bool restart(bool may_reset);
+  void tell_return();
 
   Controller& controller_;
   u32 queue_count_;
-  u32 may_reset_ = 1;         // atomic
+  u32 are_shared_ = 0;        // atomic
+  u32 anew_count_ = 0;        // resets that have made new queues
   std::shared_mutex in_use_;  // exclusive: the queues are made new
   std::mutex quiescing_;
   u64 reset_count_ = 0;

@@ -41,13 +41,15 @@ Controller::QueuePair::QueuePair(RegisterAccess& registers, DmaMemory& memory, u
 
 Controller::Controller(RegisterAccess& registers, DmaMemory& memory, const ControllerOptions& options)
     : registers_(registers), memory_(memory), options_(options) {
+  states_.push_back(std::make_unique<ControllerState>());
+  state_ = states_.back().get();
   capabilities_ = {registers_.read_64(offset_of(Register::cap))};
   read_capabilities(capabilities_, info_);
   const u32 depth = std::min(options_.queue_depth, std::bit_floor(info_.queue_entries_max));
   if (!is_queue_depth(depth)) throw ControllerError(Failure::refused, "NVMe controller: impossible depth of queues");
   options_.queue_depth = depth;
   page_ = memory_.allocate(page_size);
-  admin_ = std::make_unique<QueuePair>(registers_, memory_, info_.doorbell_stride_bytes, admin_depth, u16{0}, &state_);
+  admin_ = std::make_unique<QueuePair>(registers_, memory_, info_.doorbell_stride_bytes, admin_depth, u16{0}, state_);
   try {
     bring_up();
     identify();
@@ -64,7 +66,7 @@ Controller::~Controller() {
 }
 
 void Controller::shut_down() {
-  if (failure_of(state_) == Failure::none) {
+  if (failure_of(state()) == Failure::none) {
     const u32 cc = registers_.read_32(offset_of(Register::cc));
     registers_.write_32(offset_of(Register::cc), (cc & ~cc_shutdown_mask) | cc_shutdown_normal);
     const u64 end_ns = now_monotonic_ns() + options_.admin_timeout_ns;
@@ -75,12 +77,12 @@ void Controller::shut_down() {
     }
   }
   // Whoever gets the controller next finds it disabled.
-  const bool is_quiet = load<Order::acquire, Scope::engine>(&state_.is_quiet) != 0;
+  const bool is_quiet = load<Order::acquire, Scope::engine>(&state().is_quiet) != 0;
   if (GPU4FS_MUTANT(nvme_left_enabled, !is_quiet, false)) quiesce();
 }
 
 void Controller::fail_with(Failure failure, const std::string& text) {
-  fail(state_, failure);
+  fail(state(), failure);
   throw ControllerError(failure, "NVMe controller: " + text);
 }
 
@@ -139,7 +141,7 @@ Outcome Controller::admin_outcome(const SubmissionEntry& command, const char* wh
       has_outcome = true;
     });
     if (has_outcome) break;
-    const Failure failure = failure_of(state_);
+    const Failure failure = failure_of(state());
     if (failure != Failure::none) fail_with(failure, std::string(what) + ": an answer that cannot be");
     // A controller that has stopped working does not answer either.
     const Failure shown = ++waits % 64 == 0 ? look_at_status() : Failure::none;
@@ -199,7 +201,8 @@ void Controller::grant_queues(bool is_first) {
   if (!is_first) return;
   for (u32 i = 0; i < std::min(granted, wanted); ++i) {
     queues_.push_back(std::make_unique<QueuePair>(registers_, memory_, info_.doorbell_stride_bytes,
-                                                  options_.queue_depth, static_cast<u16>(i + 1), &state_));
+                                                  options_.queue_depth, static_cast<u16>(i + 1), state_));
+    places_.push_back(&queues_.back()->queue);
   }
 }
 
@@ -235,18 +238,19 @@ void Controller::create_queues() {
 }
 
 void Controller::quiesce() {
-  fail(state_, Failure::resetting);
+  fail(state(), Failure::resetting);
   try {
     set_enabled(false);
   } catch (const ControllerError&) {
     // It does not stop by itself.
   }
   registers_.stop_dma();
-  store<Order::release, Scope::engine>(&state_.is_quiet, 1);
+  ControllerState& quiet = state();
+  store<Order::relaxed, Scope::engine>(&quiet.is_renewed, load<Order::relaxed, Scope::engine>(&quiet.may_return));
+  store<Order::release, Scope::engine>(&quiet.is_quiet, 1);
 }
 
-void Controller::restart() {
-  state_ = {};
+void Controller::restart_queues() {
   try {
     bring_up();
     grant_queues(false);
@@ -255,6 +259,27 @@ void Controller::restart() {
     quiesce();
     throw;
   }
+}
+
+void Controller::restart() {
+  *state_ = {};
+  restart_queues();
+}
+
+void Controller::restart_anew() {
+  states_.push_back(std::make_unique<ControllerState>());
+  ControllerState* const fresh = states_.back().get();
+  std::vector<std::unique_ptr<QueuePair>> queues;
+  for (const auto& former : queues_) {
+    queues.push_back(std::make_unique<QueuePair>(registers_, memory_, info_.doorbell_stride_bytes, options_.queue_depth,
+                                                 former->queue.queue_id, fresh));
+  }
+  for (auto& former : queues_) former_queues_.push_back(std::move(former));
+  queues_ = std::move(queues);
+  admin_->queue.controller = fresh;
+  store<Order::release, Scope::engine>(&state_, fresh);
+  restart_queues();
+  for (u32 i = 0; i < queue_count(); ++i) store<Order::release, Scope::engine>(&places_[i], &queues_[i]->queue);
 }
 
 bool Controller::abort(u16 queue_id, u16 command_id) {

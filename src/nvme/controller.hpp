@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/atomics.hpp"
 #include "device/nvme/queue_types.hpp"
 #include "device/nvme/spec/commands.hpp"
 #include "nvme/controller_info.hpp"
@@ -44,18 +45,27 @@ class Controller {
   const ControllerOptions& options() const { return options_; }
   // Whether queues have priorities.
   bool is_weighted() const { return info_.has_weighted_arbitration && !options_.priorities.empty(); }
-  u32 queue_count() const { return static_cast<u32>(queues_.size()); }
-  VirtualQueue& queue(u32 index) { return queues_[index]->queue; }
-  ControllerState& state() { return state_; }
+  u32 queue_count() const { return static_cast<u32>(places_.size()); }
+  // Of the present life. Any thread.
+  VirtualQueue& queue(u32 index) { return *load<Order::acquire, Scope::engine>(&places_[index]); }
+  ControllerState& state() { return *load<Order::acquire, Scope::engine>(&state_); }
 
   // Shuts the drive down if it still answers, so that it writes its cache, and quiesces it. Nothing is outstanding.
   void shut_down();
   // Ends all DMA and makes the controller quiet, after a failure. Lanes may poll meanwhile: they get the outcomes of
-  // what was left.
+  // what was left; `returned` if the state says that the controller may return.
   void quiesce();
   // Brings the quiet controller up again, with empty queues. Nobody uses the queues, and nothing is outstanding. Throws
   // ControllerError; the controller is then failed and quiet.
   void restart();
+  // The same, with other queues and another state. Those before stay as they are, failed and quiet, as long as this
+  // object, because somebody may be looking at them.
+  void restart_anew();
+  // The queues of former lives: visit(VirtualQueue&).
+  template <class Visit>
+  void for_each_former(Visit&& visit) {
+    for (const auto& pair : former_queues_) visit(pair->queue);
+  }
 
   // Sends an Abort command and waits for its answer. True: the controller says that the command ends or has ended by
   // it. Any thread. False also if the controller does not answer in time; it has then failed.
@@ -77,6 +87,7 @@ class Controller {
     std::unique_ptr<u8[]> table;
   };
 
+  void restart_queues();
   void bring_up();
   void set_enabled(bool is_enabled);
   void identify();
@@ -94,11 +105,14 @@ class Controller {
   ControllerOptions options_;
   ControllerInfo info_;
   Capabilities capabilities_{};
-  ControllerState state_{};
+  std::vector<std::unique_ptr<ControllerState>> states_;  // by life
+  ControllerState* state_;                                // atomic: the last one
   std::vector<NamespaceInfo> namespaces_;
   std::mutex admin_mutex_;  // one admin command at a time
   std::unique_ptr<QueuePair> admin_;
   std::vector<std::unique_ptr<QueuePair>> queues_;
+  std::vector<VirtualQueue*> places_;  // atomic: those of `queues_`
+  std::vector<std::unique_ptr<QueuePair>> former_queues_;
   DmaBlock page_;  // data of admin commands
 };
 

@@ -21,8 +21,9 @@ namespace {
 // Of a drive: queues, and two buffers for each namespace that is open.
 constexpr u64 own_memory_bytes = u64{16} << 20;
 constexpr u32 buffer_count = 2;
-// The first one is the host's.
-constexpr u32 queue_count = 4;
+// The first one is the host's, the others are those of a drive with four queues (device/drives/drive_types.hpp): what
+// somebody waits for comes first, and pages that are written behind come last.
+constexpr u32 queue_count = 5;
 constexpr u32 queue_depth = 256;
 constexpr u64 command_timeout_ns = 30000000000;
 
@@ -32,6 +33,8 @@ ControllerOptions controller_options() {
   options.queue_depth = queue_depth;
   options.command_timeout_ns = command_timeout_ns;
   options.admin_timeout_ns = command_timeout_ns;
+  options.priorities = {QueuePriority::high, QueuePriority::high, QueuePriority::medium, QueuePriority::medium,
+                        QueuePriority::low};
   return options;
 }
 
@@ -92,7 +95,7 @@ void HeldDrive::attach(const EngineMemory& memory) {
   if (engine_queue_count() == 0) throw std::runtime_error("the controller grants one queue, and two are needed");
   if (attached_ == 0) {
     access_->map(memory.pages, memory.bytes, memory.bus_address);
-    session_.allow_resets(false);
+    session_.share_queues(true);
   }
   ++attached_;
 }
@@ -106,16 +109,19 @@ void HeldDrive::detach(const EngineMemory& memory) {
   }
   if (is_left) return give_up();
   if (GPU4FS_MUTANT(bus_reach_kept, true, false)) access_->unmap(memory.bus_address, memory.bytes);
-  session_.allow_resets(true);
+  session_.share_queues(false);
 }
 
 void HeldDrive::look() {
   if (is_given_up()) return;
   pollfd wish{access_->removal_descriptor(), POLLIN, 0};
-  Failure found = wish.fd >= 0 && ::poll(&wish, 1, 0) > 0 ? Failure::absent : controller_.look_at_status();
-  // Somebody has reset the drive, and it has forgotten its queues.
-  if (found == Failure::none && !controller_.is_ready()) found = Failure::fatal_status;
-  if (found != Failure::none) fail(controller_.state(), found);
+  if (wish.fd >= 0 && ::poll(&wish, 1, 0) > 0) return fail(controller_.state(), Failure::absent);
+  session_.look();
+}
+
+bool HeldDrive::renew(u64 life) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return !is_given_up() && session_.reset(life);
 }
 
 void HeldDrive::give_up_if_unused() {

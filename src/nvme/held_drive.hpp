@@ -1,9 +1,9 @@
 // Drives that this process has taken into use: one controller for all its namespaces, whoever opens them. Host only.
 //
 // Code of the host uses the first queue of the controller (nvme/block_io.hpp). The others are for an engine, whose
-// memory the drive reaches while it is attached. Meanwhile there are no resets. A drive that is given up is quiet,
-// reaches no memory, and is not this process's any more; queues and registers stay where they are, because somebody may
-// be looking at them.
+// memory the drive reaches while it is attached. A reset meanwhile begins another life of the drive, with other queues.
+// A drive that is given up is quiet, reaches no memory, and is not this process's any more. Queues and registers of all
+// lives stay where they are, because somebody may be looking at them.
 #pragma once
 
 #include <functional>
@@ -40,6 +40,13 @@ class HeldDrive {
   // Of an engine. 0: the controller grants too few queues.
   u32 engine_queue_count() { return controller_.queue_count() - 1; }
   VirtualQueue& engine_queue(u32 index) { return controller_.queue(1 + index); }
+  // Resets that have happened: the life whose queues engine_queue() names.
+  u64 life() const { return session_.reset_count(); }
+  // Ends life number `life`, which has failed, and begins the next one, unless somebody has. False: the drive stays
+  // failed. Any thread.
+  bool renew(u64 life);
+  // Has the drive abort a command of a queue of the engine, and waits for its answer. Any thread.
+  void abort(u32 index, u16 command_id) { session_.abort(engine_queue(index).queue_id, command_id); }
   // Whether a command of an engine has no outcome yet.
   bool has_engine_commands();
 

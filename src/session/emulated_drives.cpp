@@ -186,6 +186,14 @@ struct EmulatedDrives::Bay {
   nvme::NamespaceInfo space;
   bool read_only = false;
   bool is_attached = false;
+  u64 seen_late = 0;  // of whoever serves it: the word of the signal that was answered
+  u64 life = 0;       // of `held`, whose queues the engine knows
+  // What the engine knows of later lives. It is on the host.
+  struct Life {
+    device::DriveSignal signal;
+    device::Drive drive;
+  };
+  std::vector<std::unique_ptr<Life>> lives;
   std::atomic<u64> next_look_ns{0};
 };
 
@@ -213,6 +221,7 @@ EmulatedDrives::EmulatedDrives(const DriveMemorySource& memory, const ServedIoQu
   device::DriveSetup setup;
   setup.has_zeroes = true;
   setup.command_timeout_ns = options_.command_timeout_ns;
+  setup.can_abort = options_.answers_aborts;
   for (u32 i = 0; i < drive_count; ++i) {
     auto bay = std::make_unique<Bay>();
     bay->built = device::build_drive(allocator_, pieces, setup, options_.queue_count, options_.queue_depth);
@@ -326,7 +335,9 @@ void EmulatedDrives::place_on_bus(Bay& bay) {
   setup.has_deallocate = controller.info().has_dataset_management;
   setup.read_only = bay.read_only;
   setup.command_timeout_ns = options_.command_timeout_ns;
+  setup.can_abort = true;
   device::Drive image = device::drive_image(setup);
+  bay.life = bay.held->life();
   image.controller = &controller.state();
   image.signal = bay.built.signal;
   image.queue_count = std::min(bay.held->engine_queue_count(), device::drive_queue_max);
@@ -337,7 +348,8 @@ void EmulatedDrives::place_on_bus(Bay& bay) {
 void EmulatedDrives::give_back(Bay* bay) noexcept {
   if (bay->is_attached) bay->held->detach(*bus_);
   bay->is_attached = false;
-  bay->held.reset();
+  // Threads look whether there is one, while a device has the bay.
+  if (bay->held != nullptr) bay->held.reset();
   bay->drive->set_carry_out(nullptr);
   if (GPU4FS_MUTANT(drive_medium_kept, true, false)) bay->medium.reset();
   const std::lock_guard guard(free_mutex_);
@@ -403,6 +415,19 @@ void EmulatedDrives::announce() {
   if (watch_.wake) watch_.wake();
 }
 
+// The engine waits too long for a command. If the drive ends it, the engine repeats the request.
+void EmulatedDrives::abort_late(Bay& bay) {
+  const u64 word = load<Order::acquire, Scope::system>(&bay.built.signal->late);
+  if (word == bay.seen_late) return;
+  bay.seen_late = word;
+  const device::LateCommand late = device::LateCommand::of(word);
+  if (bay.held != nullptr) {
+    bay.held->abort(late.queue, late.command_id);
+  } else if (options_.answers_aborts) {
+    (void)bay.drive->abort(late.queue, late.command_id);
+  }
+}
+
 // The engine gave the drive up: it gets its memory back.
 void EmulatedDrives::answer_failure(Bay& bay) {
   device::DriveSignal& signal = *bay.built.signal;
@@ -413,14 +438,43 @@ void EmulatedDrives::answer_failure(Bay& bay) {
   announce();
 }
 
-void EmulatedDrives::answer_failure_on_bus(Bay& bay) {
+// A drive that may return is reset. The engine repeats what it had asked for.
+void EmulatedDrives::answer_failure_on_bus(u32 device, Bay& bay) {
   device::DriveSignal& signal = *bay.built.signal;
+  if (load<Order::relaxed, Scope::system>(&signal.is_quiet) != 0) return;
+  if (bay.held->life() != bay.life) return begin_next_life(device, bay);
   const nvme::Failure failure = bay.held->failure();
-  if (failure == nvme::Failure::none || load<Order::relaxed, Scope::system>(&signal.is_quiet) != 0) return;
+  if (failure == nvme::Failure::none) return;
+  if (bay.held->renew(bay.life)) return begin_next_life(device, bay);
   store<Order::relaxed, Scope::system>(&signal.failure, static_cast<u32>(failure));
   bay.held->give_up();
   store<Order::release, Scope::system>(&signal.is_quiet, 1u);
   announce();
+}
+
+// Lanes may be reading the drive that they know, so it stays as it is.
+void EmulatedDrives::begin_next_life(u32 device, Bay& bay) {
+  device::Drive* before = bay.built.drive;
+  bay.lives.push_back(std::make_unique<Bay::Life>());
+  Bay::Life& life = *bay.lives.back();
+  bay.built.drive = &life.drive;
+  bay.built.signal = &life.signal;
+  bay.seen_late = 0;
+  place_on_bus(bay);
+  // The specification says that a reset keeps the cache, but not every controller is known to.
+  life.drive.loses_next_flush = bay.held->controller().info().has_write_cache ? 1 : 0;
+  // Unless the device has lost its drive meanwhile.
+  (void)compare_exchange<Order::release, Scope::engine>(&set_->drives[device], before, bay.built.drive);
+  end_left_commands(bay);
+}
+
+// Somebody may have submitted the last one when the drive was quiet already.
+void EmulatedDrives::end_left_commands(Bay& bay) {
+  u32 count = 0;
+  bay.held->session().for_each_former([&](nvme::VirtualQueue& queue) {
+    count += GPU4FS_MUTANT(left_commands_forgotten, device::end_left_commands(*queue_, queue), 0u);
+  });
+  if (count != 0) announce();
 }
 
 void EmulatedDrives::look_after(Bay& bay) {
@@ -428,13 +482,15 @@ void EmulatedDrives::look_after(Bay& bay) {
   if (now_ns < bay.next_look_ns.load(std::memory_order_relaxed)) return;
   bay.next_look_ns.store(now_ns + watch_ms * u64{1000000}, std::memory_order_relaxed);
   bay.held->look();
+  end_left_commands(bay);
 }
 
 // True: completions were taken.
-bool EmulatedDrives::serve_on_bus(Bay& bay) {
+bool EmulatedDrives::serve_on_bus(u32 device, Bay& bay) {
   const bool found = bay.held->has_engine_commands() && device::poll_drives(Lane{}, *queue_, true) != 0;
   look_after(bay);
-  answer_failure_on_bus(bay);
+  abort_late(bay);
+  answer_failure_on_bus(device, bay);
   return found;
 }
 
@@ -445,12 +501,13 @@ bool EmulatedDrives::serve_once(u32 thread) {
     Bay* const bay = by_device_[device].load(std::memory_order_acquire);
     if (bay == nullptr) continue;
     if (bay->held != nullptr) {
-      found |= serve_on_bus(*bay);
+      found |= serve_on_bus(device, *bay);
       continue;
     }
     const nvme::ServedDrive::Step done = bay->drive->step();
     found |= done.taken + done.completed != 0;
     if (done.completed != 0) announce();
+    abort_late(*bay);
     answer_failure(*bay);
   }
   return found;
@@ -476,7 +533,11 @@ void EmulatedDrives::wake_others(u32 thread) {
 // sleep do not notice that a drive is silent.
 void EmulatedDrives::sleep(u32 thread) {
   if (!device::may_sleep(*shared_, thread)) return;
-  if (!is_idle(thread) || is_stopping_.load(std::memory_order_acquire)) return device::end_sleep(*shared_, thread);
+  if (!is_idle(thread) || is_stopping_.load(std::memory_order_acquire)) {
+    device::end_sleep(*shared_, thread);
+    // The doorbell may have meant it when it already slept, for a drive of another one.
+    return wake_others(thread);
+  }
   std::vector<pollfd> waited{{shared_->doorbells[thread], POLLIN, 0}};
   bool is_in_use = watch_.has_requests && watch_.has_requests();
   for (u32 device = thread; device < device_count_max; device += thread_count_) {

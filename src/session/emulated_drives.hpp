@@ -40,11 +40,12 @@ namespace gpu4fs::session {
 struct EmulatedDriveOptions {
   std::string name = "unlimited";  // of the profile, for people
   nvme::DriveProfile profile = nvme::profile_unlimited;
-  u32 queue_count = 3;  // of each drive; the last one is of pages that are written behind
+  u32 queue_count = 4;  // of each drive (device::urgent_queue)
   u32 queue_depth = 256;
   u64 command_timeout_ns = device::drive_timeout_ns;
-  u32 spare_count = 32;  // drives for devices that come later
-  u32 order_seed = 0;    // other than 0: completions come in random order
+  u32 spare_count = 32;         // drives for devices that come later
+  u32 order_seed = 0;           // other than 0: completions come in random order
+  bool answers_aborts = false;  // of commands that it has lost
   // For tests: whether a command of the device is never answered.
   std::function<bool(u32 device, const nvme::SubmissionEntry& entry)> is_lost = nullptr;
 };
@@ -122,14 +123,17 @@ class EmulatedDrives {
 
   void attach(Bay& bay, const block::BlockMedium& medium);
   void place_on_bus(Bay& bay);
-  bool serve_on_bus(Bay& bay);
+  bool serve_on_bus(u32 device, Bay& bay);
   void look_after(Bay& bay);
-  void answer_failure_on_bus(Bay& bay);
+  void answer_failure_on_bus(u32 device, Bay& bay);
+  void begin_next_life(u32 device, Bay& bay);
+  void end_left_commands(Bay& bay);
   void give_back(Bay* bay) noexcept;
   void publish(u32 device, device::Drive* drive);
   bool serve_once(u32 thread);
   bool is_idle(u32 thread) const;
   void answer_failure(Bay& bay);
+  void abort_late(Bay& bay);
   void announce();
   void sleep(u32 thread);
   void wake_others(u32 thread);

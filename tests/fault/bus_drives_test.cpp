@@ -27,6 +27,8 @@ struct FakeDrive {
   std::atomic<nvme::Misbehaviour> misbehaviour{nvme::Misbehaviour::none};
   std::string refusal;  // of the next openings
   u32 queues_max = 8;
+  bool has_abort = true;
+  std::atomic<u32> forgets{0};  // commands that move bytes, from now on
   int opened_count = 0;
   int wish = -1;                                   // while it is open
   nvme::EmulatedController* controller = nullptr;  // while it is open
@@ -41,7 +43,15 @@ class FakeAccess final : public nvme::DriveAccess {
     for (u32 i = 0; i < drive.media.size(); ++i) options.namespaces.push_back({i + 1, drive.media[i]});
     options.in_random_order = true;
     options.queues_max = drive.queues_max;
-    options.misbehave = [&drive](const nvme::SubmissionEntry&) { return drive.misbehaviour.load(); };
+    options.has_abort = drive.has_abort;
+    options.misbehave = [&drive](const nvme::SubmissionEntry& entry) {
+      const bool moves_bytes = entry.opcode == static_cast<u8>(nvme::IoOpcode::read) ||
+                               entry.opcode == static_cast<u8>(nvme::IoOpcode::write);
+      for (u32 left = drive.forgets; moves_bytes && left != 0;) {
+        if (drive.forgets.compare_exchange_strong(left, left - 1)) return nvme::Misbehaviour::silence;
+      }
+      return drive.misbehaviour.load();
+    };
     controller_ = std::make_unique<nvme::EmulatedController>(bus_, options);
     wish_ = ::eventfd(0, EFD_CLOEXEC);
     drive.wish = wish_;
@@ -85,11 +95,11 @@ class FakeAccess final : public nvme::DriveAccess {
 // Drives 0000:00:00.0, 0000:01:00.0 and so on, in place of those of the machine.
 class Machine {
  public:
-  explicit Machine(u32 drive_count, u32 block_bytes = 4096, u32 namespace_count = 1) {
+  explicit Machine(u32 drive_count, u32 block_bytes = 4096, u32 namespace_count = 1, bool has_write_cache = true) {
     for (u32 i = 0; i < drive_count; ++i) {
       FakeDrive& drive = drives_[fmt::format("0000:{:02x}:00.0", i)];
       for (u32 k = 0; k < namespace_count; ++k) {
-        drive.media.push_back(std::make_shared<nvme::Medium>(device_bytes / block_bytes, block_bytes, true));
+        drive.media.push_back(std::make_shared<nvme::Medium>(device_bytes / block_bytes, block_bytes, has_write_cache));
       }
     }
     before_ = nvme::exchange_drive_opener([this](const std::string& address) {
@@ -304,6 +314,71 @@ TEST(BusDrives, ADriveThatLiesIsLost) {
 }
 TEST(BusDrives, ADriveThatWasResetIsLost) {
   lose(Loss::is_reset);
+}
+
+// How a drive fails that works again after an Abort, or after a reset.
+enum class Fault { forgets_commands, forgets_and_ignores_aborts, stops };
+
+// Blocks of the file are written while the drive fails, once.
+void write_beside(Fault how, FakeDrive& drive, GrowthMount& mount, u64 inode, u64 first, u64 end) {
+  if (how == Fault::stops) {
+    drive.misbehaviour = nvme::Misbehaviour::fatal;
+  } else {
+    // Each of them may need a reset, of which there are four.
+    drive.forgets = how == Fault::forgets_commands ? 3 : 2;
+  }
+  std::thread cure([&] {
+    while (drive.misbehaviour != nvme::Misbehaviour::none && drive.controller->is_dma_allowed()) {
+      std::this_thread::yield();
+    }
+    drive.misbehaviour = nvme::Misbehaviour::none;
+  });
+  for (u64 block = first; block < end; ++block) {
+    EXPECT_EQ(write_block(mount.files(), inode, block, 7 + block), Status::ok);
+  }
+  EXPECT_EQ(mount.files().simple(wire::Opcode::sync, 0, 0, 0).status, Status::ok);
+  EXPECT_EQ(drive.forgets, 0u);
+  cure.join();
+}
+
+void survive(Fault how, u32 namespace_count) {
+  const bool has_two = namespace_count == 2;
+  Machine machine(has_two ? 1 : 2, 4096, namespace_count, false);
+  const std::vector<std::string> devices{Machine::name(0), has_two ? Machine::name(0) + "/2" : Machine::name(1)};
+  make(devices);
+  session::ServerOptions options = options_of(devices);
+  options.drives.command_timeout_ns = 1000000000;
+  FakeDrive& drive = machine.drive(0);
+  drive.has_abort = how != Fault::forgets_and_ignores_aborts;
+  {
+    GrowthMount mount(options);
+    const u64 inode = make_file(mount.files(), "file");
+    ASSERT_NO_FATAL_FAILURE(write_blocks(mount, inode, 0, block_count / 2));
+    const int opened_count = drive.opened_count;
+    for (u64 first = block_count / 2; first < block_count; first += block_count / 4) {
+      write_beside(how, drive, mount, inode, first, first + block_count / 4);
+    }
+    EXPECT_EQ(failed_devices(mount), 0u);
+    EXPECT_TRUE(has_blocks(mount.files(), inode, block_count, 7));
+    EXPECT_EQ(drive.controller->abort_count() != 0, how != Fault::stops);
+    EXPECT_EQ(drive.opened_count, opened_count);
+    EXPECT_TRUE(mount.stop());
+  }
+  EXPECT_EQ(find_problems(devices), "");
+  check_blocks(devices);
+}
+
+TEST(BusDrives, LateCommandsAreAborted) {
+  survive(Fault::forgets_commands, 1);
+}
+TEST(BusDrives, ADriveThatAnswersNoAbortIsReset) {
+  survive(Fault::forgets_and_ignores_aborts, 1);
+}
+TEST(BusDrives, ADriveThatStopsIsReset) {
+  survive(Fault::stops, 1);
+}
+TEST(BusDrives, BothNamespacesOfADriveSurviveItsReset) {
+  survive(Fault::stops, 2);
 }
 
 TEST(BusDrives, DevicesComeAndGo) {

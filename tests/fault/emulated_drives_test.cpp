@@ -93,6 +93,51 @@ TEST(EmulatedDrives, APoolGoesOnWithoutADriveWhoseQueueIsFull) {
   lose_commands_of(std::nullopt, 2);
 }
 
+// Now and then a command is lost, of each kind that moves bytes. The drive aborts it, and the request is repeated.
+TEST(EmulatedDrives, LateCommandsAreRepeated) {
+  DrivePair pair;
+  session::ServerOptions options = pair.options();
+  std::atomic<u32> reads{0};
+  std::atomic<u32> writes{0};
+  std::atomic<u32> lost_count{0};
+  std::atomic<bool> is_lossy{false};
+  options.drives.answers_aborts = true;
+  options.drives.is_lost = [&](u32 device, const nvme::SubmissionEntry& entry) {
+    if (!is_lossy || device != 1) return false;
+    const bool is_read = entry.opcode == static_cast<u8>(nvme::IoOpcode::read);
+    if (!is_read && entry.opcode != static_cast<u8>(nvme::IoOpcode::write)) return false;
+    const bool is_lost = (is_read ? reads++ : writes++) % 40 == 0 && lost_count < 3;
+    if (is_lost) ++lost_count;
+    return is_lost;
+  };
+  options.page_cache_bytes = u64{1} << 20;
+  {
+    GrowthMount mount(options);
+    const u64 inode = make_file(mount.files(), "file");
+    is_lossy = true;
+    for (u64 block = 0; block < block_count; ++block) {
+      ASSERT_EQ(write_block(mount.files(), inode, block, 7 + block), Status::ok);
+    }
+    ASSERT_EQ(mount.files().simple(wire::Opcode::sync, 0, 0, 0).status, Status::ok);
+    EXPECT_EQ(DrivePair::failed_devices(mount), 0u);
+    EXPECT_EQ(lost_count, 3u);
+    is_lossy = false;
+    EXPECT_TRUE(mount.stop());
+  }
+  {
+    GrowthMount mount(options);
+    reads = lost_count = 0;
+    is_lossy = true;
+    EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "file"), block_count, 7));
+    EXPECT_EQ(DrivePair::failed_devices(mount), 0u);
+    EXPECT_GE(reads, 1u);
+    EXPECT_GE(lost_count, 1u);
+    is_lossy = false;
+    EXPECT_TRUE(mount.stop());
+  }
+  EXPECT_EQ(find_problems(pair.devices), "");
+}
+
 // In random order, with queues that are nearly always full.
 TEST(EmulatedDrives, SmallQueuesInRandomOrder) {
   DrivePair pair;

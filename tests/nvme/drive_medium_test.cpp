@@ -16,6 +16,7 @@
 #include "device/drives/drive_requests.hpp"
 #include "device/nvme/drive/memory_drive.hpp"
 #include "device/queue/io_queue_build.hpp"
+#include "device/staged/load_ahead.hpp"
 #include "device/staged/pins.hpp"
 #include "device/staged/staged_build.hpp"
 #include "device/staged/write_back.hpp"
@@ -87,6 +88,71 @@ TEST(DriveMedium, EachOwnerIsToldOnce) {
       EXPECT_EQ(served.world.read(page, first_byte(page)), Status::ok);
     }
   }
+}
+
+// A drive that is busy gets no hints, so nobody waits for room to give one.
+TEST(DriveMedium, HintsLeaveHalfOfTheQueues) {
+  std::atomic<bool> goes_on{false};
+  ServedWorld served(16, 2, 0, [&](const SubmissionEntry&) -> std::optional<StatusCode> {
+    while (!goes_on) std::this_thread::yield();
+    return StatusCode::success;
+  });
+  DriveWorld& world = served.world;
+  u32 begun = 0;
+  for (u32 page = 0; page < 15; ++page) {
+    const device::BegunAhead hint = device::begin_ahead_loads(Lane{}, *world.staged, {&world.device(), page});
+    EXPECT_EQ(hint.has_room, page < 8) << page;
+    begun += hint.count;
+  }
+  EXPECT_EQ(begun, 8u);
+  goes_on = true;
+  (void)world.take_until_quiet();
+  EXPECT_TRUE(device::begin_ahead_loads(Lane{}, *world.staged, {&world.device(), 8}).has_room);
+  (void)world.take_until_quiet();
+  for (u32 page = 0; page < 9; ++page) EXPECT_EQ(world.read(page, first_byte(page)), Status::ok);
+}
+
+// Which of a drive's queues a request goes to.
+TEST(DriveClasses, EachHasItsQueues) {
+  VirtualQueue queues[device::drive_queue_max];
+  device::Drive drive{};
+  for (u32 i = 0; i < device::drive_queue_max; ++i) drive.queues[i] = &queues[i];
+  const auto queue_of = [&](u32 queue_count, IoOperation operation, u32 reports, u32 turn) {
+    drive.queue_count = queue_count;
+    device::IoRequest request{operation, 0, 0, page_size, 0, nullptr};
+    request.reports = reports;
+    return static_cast<u32>(device::detail::queue_for(drive, request, turn) - queues);
+  };
+  for (u32 turn = 0; turn < 12; ++turn) {
+    for (const u32 count : {1u, 2u, 3u, 4u, 8u}) {
+      for (const IoOperation operation : {IoOperation::read, IoOperation::write, IoOperation::discard}) {
+        EXPECT_EQ(queue_of(count, operation, 0, turn), 0u) << "a lane waits";
+      }
+      EXPECT_EQ(queue_of(count, IoOperation::flush, 1, turn), 0u);
+      EXPECT_EQ(queue_of(count, IoOperation::write, 1, turn), count - 1);
+    }
+    EXPECT_EQ(queue_of(1, IoOperation::read, 1, turn), 0u);
+    EXPECT_EQ(queue_of(2, IoOperation::read, 1, turn), 0u);
+    EXPECT_EQ(queue_of(3, IoOperation::read, 1, turn), 1u);
+    EXPECT_EQ(queue_of(4, IoOperation::read, 1, turn), 1 + turn % 2);
+    EXPECT_EQ(queue_of(8, IoOperation::read, 1, turn), 1 + turn % 6);
+  }
+}
+
+// Loads that the drive does not answer fill their queues; whoever waits for a page has another one.
+TEST(DriveClasses, WhoeverWaitsIsNotBehindLoads) {
+  std::atomic<bool> goes_on{false};
+  std::atomic<u32> held{0};
+  ServedWorld served(4, 4, 0, [&](const SubmissionEntry& entry) -> std::optional<StatusCode> {
+    if (entry.dword10 < 100 || goes_on) return StatusCode::success;
+    ++held;
+    return std::nullopt;
+  });
+  DriveWorld& world = served.world;
+  for (u32 i = 0; i < 6; ++i) EXPECT_TRUE(device::begin_detached_load(world.device(), 100 + i, i));
+  while (held != 6) std::this_thread::yield();
+  for (u64 page = 0; page < 50; ++page) EXPECT_EQ(world.read(page, first_byte(page)), Status::ok);
+  EXPECT_EQ(world.in_flight(), 6u);
 }
 
 TEST(DriveMedium, LongTransfersAreSeveralCommands) {

@@ -24,14 +24,16 @@ constexpr u32 slot_count = 64;
 // A drive with one queue, whose commands are flushes. The test answers them, and says what time it is.
 class SilenceWorld {
  public:
-  SilenceWorld(u32 depth, u64 timeout_ns) : timeout_ns_(timeout_ns) {
+  SilenceWorld(u32 depth, u64 timeout_ns, bool can_abort = false) : timeout_ns_(timeout_ns) {
     void* const memory = heap_.allocate(device::io_queue_shared_bytes(slot_count), cache_line);
     queue_ = device::build_io_queue(heap_, slot_count, {memory, memory}, true);
     set_ = device::drive_set_image(heap_, slot_count, {{nullptr, ~u64{0}, 0}});
     queue_->drives = &set_;
     device::DriveSetup setup;
     setup.block_count = 64;
+    setup.has_zeroes = true;
     setup.command_timeout_ns = timeout_ns;
+    setup.can_abort = can_abort;
     built_ = device::build_drive(heap_, heap_, setup, 1, depth);
     const device::DriveQueueEntries& entries = built_.entries[0];
     place_drive_queue(
@@ -55,6 +57,13 @@ class SilenceWorld {
     device::set_request(*queue_, slot, {IoOperation::flush, 0, 0, 0, 0, nullptr});
     return slot;
   }
+  u32 submit_zeroes() {
+    const u32 slot = prepare();
+    device::set_request(*queue_, slot, {IoOperation::write_zeroes, 0, 0, page_size, 0, nullptr});
+    (void)device::submit_to_drives(Lane{}, *queue_, slot);
+    ++submitted_;
+    return slot;
+  }
   u32 submit() {
     const u32 slot = prepare();
     (void)device::submit_to_drives(Lane{}, *queue_, slot);
@@ -65,9 +74,9 @@ class SilenceWorld {
   Status status_of(u32 slot) const { return device::poll(*queue_, slot).status; }
 
   // The drive ends the command that was submitted as number `submission`, and the engine takes it.
-  void answer(u32 submission) {
+  void answer(u32 submission, StatusCode status = StatusCode::success) {
     const SubmissionEntry entry = detail::load_entry(view_, submission);
-    detail::post_completion(view_, answered_, submitted_, entry.command_id, StatusCode::success);
+    detail::post_completion(view_, answered_, submitted_, entry.command_id, status);
     ++answered_;
     EXPECT_EQ(device::poll_drives(Lane{}, *queue_, true), 1u);
   }
@@ -81,6 +90,9 @@ class SilenceWorld {
   }
   Failure failure() const { return failure_of(*built_.drive->controller); }
   device::DriveSignal& signal() { return *built_.signal; }
+  // The command that the host was told of last.
+  device::LateCommand late() { return device::LateCommand::of(signal().late); }
+  u16 command_id(u32 submission) const { return detail::load_entry(view_, submission).command_id; }
 
   // As the host does it.
   void answer_failure() {
@@ -141,6 +153,65 @@ TEST(DriveSilence, ThePauseOfTheEngineDoesNotCount) {
   world.watch(8);
   EXPECT_EQ(world.failure(), Failure::none);
   world.watch(1);
+  EXPECT_EQ(world.failure(), Failure::timed_out);
+}
+
+// Each of them in turn, without another time-out. Requests are repeated; but nobody knows what an aborted flush has done.
+TEST(DriveSilence, LateCommandsAreAborted) {
+  SilenceWorld world(16, device::drive_timeout_ns, true);
+  std::vector<u32> slots;
+  for (u32 i = 0; i < 3; ++i) slots.push_back(world.submit_zeroes());
+  slots.push_back(world.submit());
+  world.watch(9);
+  EXPECT_EQ(world.signal().late, 0u);
+  world.watch(1);
+  for (u32 i = 0; i < slots.size(); ++i) {
+    EXPECT_EQ(world.late().number, i + 1);
+    EXPECT_EQ(world.late().queue, 0u);
+    EXPECT_EQ(world.late().command_id, world.command_id(i));
+    EXPECT_TRUE(world.is_pending(slots[i]));
+    world.answer(i, StatusCode::abort_requested);
+    EXPECT_EQ(world.status_of(slots[i]), i < 3 ? Status::again : Status::device_failed);
+    world.watch(1);
+  }
+  world.watch(40);
+  EXPECT_EQ(world.late().number, slots.size()) << "nothing is outstanding";
+  EXPECT_EQ(world.failure(), Failure::none);
+}
+
+TEST(DriveSilence, ADriveThatAnswersNoAbortIsGivenUp) {
+  SilenceWorld world(16, device::drive_timeout_ns, true);
+  (void)world.submit();
+  world.watch(10);
+  EXPECT_EQ(world.late().number, 1u);
+  world.watch(2);
+  EXPECT_EQ(world.failure(), Failure::none) << "it has some time for the Abort";
+  world.watch(1);
+  EXPECT_EQ(world.failure(), Failure::timed_out);
+  EXPECT_EQ(world.late().number, 1u);
+}
+
+TEST(DriveSilence, ADriveThatIsLateTooOftenIsGivenUp) {
+  SilenceWorld world(16, device::drive_timeout_ns, true);
+  u32 submission = 0;
+  for (; submission < device::detail::late_command_max; ++submission) {
+    (void)world.submit_zeroes();
+    world.watch(10);
+    ASSERT_EQ(world.late().number, submission + 1);
+    world.answer(submission, StatusCode::abort_requested);
+    world.watch(1);
+  }
+  // It keeps its time for long.
+  world.watch(8 * device::detail::kept_time_outs + 8);
+  for (u32 i = 0; i < device::detail::late_command_max; ++i, ++submission) {
+    (void)world.submit_zeroes();
+    world.watch(10);
+    ASSERT_EQ(world.failure(), Failure::none) << i;
+    world.answer(submission, StatusCode::abort_requested);
+    world.watch(1);
+  }
+  (void)world.submit_zeroes();
+  world.watch(10);
   EXPECT_EQ(world.failure(), Failure::timed_out);
 }
 

@@ -171,6 +171,7 @@ TEST(SharedCommands, AWriteErrorIsThatOfItsPage) {
   EXPECT_EQ(commands.writes, 1u);
   EXPECT_EQ(device::write_error_of(*served.world.staged, 0), Status::ok) << "nobody knows which page it was";
   EXPECT_TRUE(device::has_dirty_frames(*served.world.staged));
+  while (device::paused_devices(*served.world.staged, 1) != 0) std::this_thread::yield();
   EXPECT_EQ(begin_all(served.world, pages_from(300, 16), IoOperation::write), 16u) << "all pages are dirty";
   (void)told_owners(served.world);
   EXPECT_EQ(commands.writes, 17u);

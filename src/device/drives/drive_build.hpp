@@ -24,6 +24,7 @@ struct DriveSetup {
   bool has_zeroes = false;
   bool has_deallocate = false;
   bool read_only = false;
+  bool can_abort = false;
   u64 command_timeout_ns = drive_timeout_ns;
 };
 
@@ -52,6 +53,7 @@ inline Drive drive_image(const DriveSetup& setup) {
   image.has_zeroes = setup.has_zeroes ? 1 : 0;
   image.has_deallocate = setup.has_deallocate ? 1 : 0;
   image.read_only = setup.read_only ? 1 : 0;
+  image.can_abort = setup.can_abort ? 1 : 0;
   return image;
 }
 

@@ -90,12 +90,21 @@ GPU4FS_FN inline Status make_command(const DriveSet& set, const Drive& drive, co
   return Status::not_supported;
 }
 
-// The statuses are those of block/controller.hpp.
+// Of a request whose command was aborted, or left by a drive that works again. It is repeated. But a flush that has had
+// no answer is an error: nobody knows what the drive has kept.
+GPU4FS_FN constexpr Status status_of_unanswered(IoOperation operation) {
+  return operation == IoOperation::flush ? Status::device_failed : Status::again;
+}
+
+// The statuses are those of block/controller.hpp; again: the request is repeated.
 GPU4FS_FN inline Status status_of(const nvme::Outcome& outcome, IoOperation operation) {
   if (outcome.end == nvme::CommandEnd::stopped) return Status::device_failed;
+  if (outcome.end == nvme::CommandEnd::returned) return status_of_unanswered(operation);
   switch (static_cast<nvme::StatusCode>(outcome.status)) {
     case nvme::StatusCode::success:
       return Status::ok;
+    case nvme::StatusCode::abort_requested:
+      return GPU4FS_MUTANT(aborted_request_lost, status_of_unanswered(operation), Status::device_failed);
     case nvme::StatusCode::lba_out_of_range:
       return Status::out_of_range;
     case nvme::StatusCode::invalid_namespace:

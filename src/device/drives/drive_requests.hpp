@@ -95,11 +95,30 @@ GPU4FS_FN inline Drive* drive_of(const DriveSet& set, u32 device) {
   return load<Order::acquire, Scope::engine>(&set.drives[device]);
 }
 
-// Pages that are written behind have a queue of their own, so nobody waits behind them. The others spread by `turn`.
+// The queues of a drive with loads of pages: [first, first + count).
+struct LoadQueues {
+  u32 first;
+  u32 count;
+};
+GPU4FS_FN constexpr LoadQueues load_queues(u32 queue_count) {
+  return queue_count >= 3 ? LoadQueues{1, queue_count - 2} : LoadQueues{0, maximum(queue_count - 1, 1u)};
+}
+
+// Requests of different classes have different queues, as far as there are some: nobody waits behind others that are
+// less urgent. Loads spread by `turn`.
 GPU4FS_FN inline nvme::VirtualQueue* queue_for(const Drive& drive, const IoRequest& request, u32 turn) {
-  const u32 last = drive.queue_count - 1;
-  const bool is_behind = request.operation == IoOperation::write && request.reports != 0;
-  return drive.queues[is_behind || last == 0 ? last : turn % last];
+  const LoadQueues loads = load_queues(drive.queue_count);
+  if (request.reports == 0 || !moves_bytes(request.operation)) return drive.queues[urgent_queue];
+  if (request.operation == IoOperation::write) return drive.queues[drive.queue_count - 1];
+  return drive.queues[GPU4FS_MUTANT(loads_in_urgent_queue, loads.first, 0u) + turn % loads.count];
+}
+
+// Of a request whose command was not submitted, because the controller has failed.
+GPU4FS_FN inline Status status_of_refused(const nvme::ControllerState& controller, IoOperation operation) {
+  const bool is_quiet = load<Order::acquire, Scope::engine>(&controller.is_quiet) != 0;
+  const bool is_renewed = load<Order::relaxed, Scope::engine>(&controller.is_renewed) != 0;
+  const bool may_return = !is_quiet && load<Order::relaxed, Scope::engine>(&controller.may_return) != 0;
+  return is_renewed || may_return ? status_of_unanswered(operation) : Status::device_failed;
 }
 
 struct PreparedCommand {
@@ -107,19 +126,25 @@ struct PreparedCommand {
   Status status;
   u64 key;       // place_key()
   u32 page_max;  // of a command that it may share; 0: it may not
+  u32 block_shift;
   nvme::SubmissionEntry entry;
 };
 
 GPU4FS_FN inline PreparedCommand prepare_command(const IoQueue& queue, u32 slot, u32 turn) {
-  PreparedCommand prepared{nullptr, Status::device_failed, 0, 0, {}};
+  PreparedCommand prepared{nullptr, Status::device_failed, 0, 0, 0, {}};
   const DriveSet& set = *queue.drives;
   const IoRequest& request = io_slot(queue, slot).request;
-  const Drive* const drive = drive_of(set, request.device);
+  Drive* const drive = drive_of(set, request.device);
   if (drive == nullptr) return prepared;
+  if (request.operation == IoOperation::flush && load<Order::relaxed, Scope::engine>(&drive->loses_next_flush) != 0 &&
+      exchange<Order::relaxed, Scope::engine>(&drive->loses_next_flush, 0u) != 0) {
+    return prepared;
+  }
   prepared.status = make_command(set, *drive, request, slot, &prepared.entry);
   if (prepared.status != Status::ok) return prepared;
   prepared.queue = queue_for(*drive, request, turn);
   prepared.key = place_key(request);
+  prepared.block_shift = drive->block_shift;
   if (is_shareable(*drive, request)) prepared.page_max = drive->transfer_page_max;
   return prepared;
 }
@@ -172,11 +197,34 @@ GPU4FS_FN inline DriveLook claim_look(Drive& drive, u64 now_ns) {
   return {true, false, now_ns - due_ns < pause_ns_max};
 }
 
+// How long a drive has for an Abort, as a part of the time-out.
+inline constexpr u64 abort_time_share = 4;
+// Commands of a drive that may be late before it has kept its time again for some time-outs.
+inline constexpr u32 late_command_max = 8;
+inline constexpr u32 kept_time_outs = 10;
+
+// The watch is of `oldest`, which is late. One rank, with the token.
+GPU4FS_FN inline void answer_silence(Drive& drive, const nvme::OldestCommand& oldest, u64 now_ns) {
+  DriveWatch& watch = drive.watch;
+  if (now_ns - watch.last_told_ns > kept_time_outs * drive.command_timeout_ns) watch.told_count = 0;
+  if (drive.can_abort != 0 && watch.told_ns == 0 && watch.told_count < late_command_max) {
+    watch.told_ns = watch.last_told_ns = now_ns;
+    ++watch.told_count;
+    const LateCommand late{watch.queue, static_cast<u16>(oldest.command_id), ++watch.told_number};
+    return store<Order::release, Scope::system>(&drive.signal->late, late.word());
+  }
+  if (watch.told_ns != 0 && now_ns - watch.told_ns <= drive.command_timeout_ns / abort_time_share) return;
+  nvme::fail(*drive.controller,
+             GPU4FS_MUTANT(drive_late_command_ignored, nvme::Failure::timed_out, nvme::Failure::none));
+  (void)exchange_signals(drive);
+}
+
 // Makes a drive failed that is silent. After a pause of the whole engine the time begins anew: the answer may have been
-// there all the time. Collective, with the token.
+// there all the time. If a late command was aborted, others that are as old are late at once. Collective, with the
+// token.
 template <class Group>
 GPU4FS_FN void look_for_silence(Group g, Drive& drive, bool was_watched, u64 now_ns) {
-  nvme::OldestCommand oldest{~u64{0}, 0};
+  nvme::OldestCommand oldest{~u64{0}, 0, 0};
   u32 queue = 0;
   for (u32 i = 0; i < drive.queue_count; ++i) {
     const nvme::OldestCommand found = nvme::find_oldest(g, *drive.queues[i]);
@@ -189,14 +237,15 @@ GPU4FS_FN void look_for_silence(Group g, Drive& drive, bool was_watched, u64 now
     const bool is_found =
         watch.submitted_ns == oldest.submitted_ns && watch.queue == queue && watch.ticket == oldest.ticket;
     const bool is_same = GPU4FS_MUTANT(drive_answers_ignored, is_found, watch.submitted_ns != 0);
-    if (oldest.submitted_ns == ~u64{0} || !is_same || !was_watched) watch.since_ns = now_ns;
+    const bool is_none = oldest.submitted_ns == ~u64{0};
+    const bool is_next = !is_same && !is_none && watch.told_ns != 0 &&
+                         now_ns - minimum(oldest.submitted_ns, now_ns) > drive.command_timeout_ns;
+    if (is_none || !is_same || !was_watched) watch.since_ns = is_next ? oldest.submitted_ns : now_ns;
+    if (!is_same) watch.told_ns = 0;
     watch.queue = queue;
     watch.ticket = oldest.ticket;
     watch.submitted_ns = oldest.submitted_ns;
-    if (now_ns - watch.since_ns <= drive.command_timeout_ns) return;
-    nvme::fail(*drive.controller,
-               GPU4FS_MUTANT(drive_late_command_ignored, nvme::Failure::timed_out, nvme::Failure::none));
-    (void)exchange_signals(drive);
+    if (now_ns - watch.since_ns > drive.command_timeout_ns) answer_silence(drive, oldest, now_ns);
   });
 }
 
@@ -276,12 +325,12 @@ GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot
   if (having == 0) return 0;
   // The ranks' commands for a drive go to one queue, because each queue takes a submission of its own.
   const u32 turn = g.shuffle(slot, count_trailing_zeros(having));
-  detail::PreparedCommand prepared{nullptr, Status::ok, 0, 0, {}};
+  detail::PreparedCommand prepared{nullptr, Status::ok, 0, 0, 0, {}};
   detail::CompletedSlots completed;
   if (slot != no_io_slot) prepared = detail::prepare_command(queue, slot, turn);
   const detail::CommandShare share =
       detail::share_commands(g, prepared.page_max != 0, prepared.key, maximum(prepared.page_max, 1u));
-  if (detail::join_requests(g, queue, slot, share, &prepared.entry)) prepared.queue = nullptr;
+  if (detail::join_requests(g, queue, slot, share, prepared.block_shift, &prepared.entry)) prepared.queue = nullptr;
   if (slot != no_io_slot && prepared.status != Status::ok) {
     detail::complete_slots(queue, slot, prepared.status, &completed);
   }
@@ -300,7 +349,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot
           if (GPU4FS_MUTANT(drive_full_queue_trusted, poll_drives(g, queue, true), 0u) == 0) backoff(1000);
         });
     if (result == nvme::SubmitResult::failed) {
-      detail::complete_slots(queue, slot, Status::device_failed, &completed);
+      const nvme::ControllerState& controller = *prepared.queue->controller;
+      const IoOperation operation = detail::io_slot(queue, slot).request.operation;
+      detail::complete_slots(queue, slot, detail::status_of_refused(controller, operation), &completed);
     }
     left &= ~g.ballot(is_in);
   }
@@ -308,10 +359,37 @@ GPU4FS_FN GPU4FS_NOINLINE u32 submit_to_drives(Group g, IoQueue& queue, u32 slot
   return popcount(having);
 }
 
+// Whether the drive of a device has room for commands that may as well not be sent: its queues for loads are less than
+// half full. True if it has no drive. One rank.
+GPU4FS_FN inline bool has_room_for_hints(const IoQueue& queue, u32 device) {
+  if (queue.drives == nullptr) return true;
+  const Drive* const drive = detail::drive_of(*queue.drives, device);
+  if (drive == nullptr) return true;
+  const detail::LoadQueues loads = detail::load_queues(drive->queue_count);
+  bool has_room = true;
+  for (u32 i = 0; i < loads.count; ++i) {
+    const nvme::VirtualQueue& queued = *drive->queues[loads.first + i];
+    const u32 completed = load<Order::relaxed, Scope::engine>(&queued.completed);
+    const u32 unfinished = load<Order::relaxed, Scope::engine>(&queued.next_ticket) - completed;
+    has_room &= unfinished < maximum(queued.depth / 2, 1u);
+  }
+  return has_room;
+}
+
 // Publishes requests, whoever carries them out. Collective; whoever waits for them calls ring() before.
 template <class Group>
 GPU4FS_FN u32 publish_requests(Group g, IoQueue& queue, u32 slot) {
   return queue.drives != nullptr ? submit_to_drives(g, queue, slot) : publish_slots(g, queue, slot);
+}
+
+// Ends what is left in a queue of a drive that is quiet, for good or because it works with other queues now. Returns how
+// many commands. One lane.
+GPU4FS_FN inline u32 end_left_commands(IoQueue& queue, nvme::VirtualQueue& left) {
+  detail::CompletedSlots completed;
+  const u32 count =
+      nvme::poll(Lane{}, left, [&](const nvme::Outcome& outcome) { detail::end_command(queue, outcome, &completed); });
+  detail::announce_completed(Lane{}, queue, completed, true);
+  return count;
 }
 
 // The same if there are drives. For lanes that wait.

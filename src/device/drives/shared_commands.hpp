@@ -96,10 +96,10 @@ GPU4FS_FN GPU4FS_NOINLINE CommandShare share_commands(Group g, bool is_shared, u
 }
 
 // Makes the chain of a command's slots, and its command from that of its first page, whose rank keeps it. `slot`:
-// no_io_slot: the rank has none. True: the rank's request is in another rank's command.
+// no_io_slot: the rank has none. `block_shift`: of its drive. True: the rank's request is in another rank's command.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool join_requests(Group g, IoQueue& queue, u32 slot, const CommandShare& share,
-                                             nvme::SubmissionEntry* entry) {
+                                             u32 block_shift, nvme::SubmissionEntry* entry) {
   const u32 head_slot = g.shuffle(slot, share.head);
   const u32 next_slot = g.shuffle(slot, share.next != no_rank ? share.next : g.rank());
   const u64 address = entry->data.prp.first;
@@ -116,8 +116,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool join_requests(Group g, IoQueue& queue, u32 slot, 
     return true;
   }
   if (share.count == 1) return false;
-  const Drive* const drive = load<Order::acquire, Scope::engine>(&queue.drives->drives[own.request.device]);
-  entry->dword12 = static_cast<u32>((u64{share.count} * page_size >> drive->block_shift) - 1);
+  entry->dword12 = static_cast<u32>((u64{share.count} * page_size >> block_shift) - 1);
   entry->data.prp.second = share.count == 2 ? second : queue.drives->lists_bus_address + slot * drive_list_bytes;
   return false;
 }
@@ -125,7 +124,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool join_requests(Group g, IoQueue& queue, u32 slot, 
 // The status of the requests of a command that has ended. One rank.
 GPU4FS_FN inline Status status_of_requests(const IoQueue& queue, const IoSlot& head, const nvme::Outcome& outcome) {
   const Status status = status_of(outcome, head.request.operation);
-  if (head.chain_count == 1 || status == Status::ok || outcome.end == nvme::CommandEnd::stopped) return status;
+  if (head.chain_count == 1 || status == Status::ok || outcome.end != nvme::CommandEnd::answered) return status;
   Drive* const drive = load<Order::acquire, Scope::engine>(&queue.drives->drives[head.request.device]);
   if (drive != nullptr) {
     store<Order::relaxed, Scope::engine>(&drive->single_until_ns, now_monotonic_ns() + single_pages_ns);

@@ -110,6 +110,8 @@ GPU4FS_FN u32 take_batch(Group g, VirtualQueue& queue, u32 first, Visit&& visit)
 // Ends all outstanding commands of a controller that touches no memory any more.
 template <class Group, class Visit>
 GPU4FS_FN u32 stop_outstanding(Group g, VirtualQueue& queue, Visit&& visit) {
+  const bool is_renewed = load<Order::relaxed, Scope::engine>(&queue.controller->is_renewed) != 0;
+  const CommandEnd end = is_renewed ? CommandEnd::returned : CommandEnd::stopped;
   u32 count = 0;
   for (u32 i = g.rank(); i < queue.depth; i += Group::size()) {
     CommandSlot& slot = queue.slots[i];
@@ -118,7 +120,7 @@ GPU4FS_FN u32 stop_outstanding(Group g, VirtualQueue& queue, Visit&& visit) {
     const u64 cookie = load<Order::relaxed, Scope::engine>(&slot.cookie);
     const u32 service_class = load<Order::relaxed, Scope::engine>(&slot.service_class);
     if (!compare_exchange<Order::acq_rel, Scope::engine>(&slot.state, state, state & ~1u)) continue;
-    visit(Outcome{cookie, CommandEnd::stopped, 0, 0, false, service_class});
+    visit(Outcome{cookie, end, 0, 0, false, service_class});
     ++count;
   }
   return g.reduce(count, [](u32 a, u32 b) { return a + b; });
@@ -207,6 +209,7 @@ GPU4FS_FN bool expired(Group g, const VirtualQueue& queue, u64 before_ns) {
 struct OldestCommand {
   u64 submitted_ns;  // now_monotonic_ns() of its lane; ~0: there is none
   u32 ticket;
+  u32 command_id;
 };
 
 namespace detail {
@@ -224,7 +227,7 @@ GPU4FS_FN inline OldestCommand older_of(const OldestCommand& a, const OldestComm
 template <class Group>
 GPU4FS_FN OldestCommand find_oldest(Group g, const VirtualQueue& queue) {
   const u32 tail = g.broadcast(load<Order::relaxed, Scope::engine>(&queue.tail));
-  OldestCommand oldest{~u64{0}, 0};
+  OldestCommand oldest{~u64{0}, 0, 0};
   for (u32 i = g.rank(); i < queue.depth; i += Group::size()) {
     const CommandSlot& slot = queue.slots[i];
     const u32 state = load<Order::acquire, Scope::engine>(&slot.state);
@@ -233,7 +236,7 @@ GPU4FS_FN OldestCommand find_oldest(Group g, const VirtualQueue& queue) {
     const bool is_same = load<Order::relaxed, Scope::engine>(&slot.state) == state;
     const u32 shown = tail - ticket;
     if ((state & 1) == 0 || !is_same || shown == 0 || shown > 1u << 31) continue;
-    oldest = detail::older_of(oldest, {submitted_ns, ticket});
+    oldest = detail::older_of(oldest, {submitted_ns, ticket, detail::command_id_of(queue, i, state >> 1)});
   }
   return g.reduce(oldest, [](const OldestCommand& a, const OldestCommand& b) { return detail::older_of(a, b); });
 }

@@ -56,12 +56,16 @@ enum class Failure : u32 {
   absent,            // the registers are gone
   refused,           // a command of the set-up failed, or its answer cannot be
   resetting,         // the host resets the controller
+  reset_by_others,   // somebody else has reset it
 };
 
 // Of one controller, for all its queues. Zeroed memory is a good controller.
 struct alignas(cache_line) ControllerState {
   u32 failure;   // atomic, a Failure; the first one stays
   u32 is_quiet;  // atomic: after a failure: the controller touches no memory any more
+  // atomic: 1: the controller was brought up again with other queues and another state. Set before `is_quiet`.
+  u32 is_renewed;
+  u32 may_return;  // atomic: 1: if it fails, it may be brought up again so
 };
 
 // Of one command identifier. The lane that has the ticket writes all but `state` before it submits.
@@ -101,6 +105,7 @@ static_assert(std::is_trivially_copyable_v<VirtualQueue>);
 enum class CommandEnd : u32 {
   answered,  // by the controller, with a status
   stopped,   // the controller has failed or was reset; whether the command was carried out is unknown
+  returned,  // the same, and the controller works again, with other queues: the command may be repeated there
 };
 
 struct Outcome {

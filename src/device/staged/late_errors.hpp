@@ -143,6 +143,8 @@ GPU4FS_FN inline void end_write_back(const StagedDevices& staged, u32 line, u32 
                              load<Order::relaxed, Scope::engine>(&refusal.page) == page;
     if (was_refused) end_refusal(refusal);
   } else if (status == Status::again) {
+    // A drive that is being reset refuses at once.
+    store<Order::relaxed, Scope::engine>(&refusal.retry_ns, now_monotonic_ns() + refusal_pause_min_ns);
     return cache::finish_write_back(staged.cache, line, false);
   } else if (GPU4FS_MUTANT(refusal_is_error, is_refusal(status), false)) {
     const bool is_over = note_refusal(refusal, page);

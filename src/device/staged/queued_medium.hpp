@@ -83,9 +83,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status await_request(IoQueue& queue, u32 slot) 
 #endif
 }
 
-// Carries out one request. The caller has no other slot.
-GPU4FS_FN GPU4FS_NOINLINE inline Status carry_out(IoQueue& queue, const IoRequest& request) {
-  if (carries_out_here(queue)) return carry_out_here(queue, request);
+// Carries out one request, once.
+GPU4FS_FN GPU4FS_NOINLINE inline Status carry_out_once(IoQueue& queue, const IoRequest& request) {
   for (;;) {
     const u32 slot = take_slot(queue);
     if (slot != no_io_slot) {
@@ -95,6 +94,23 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status carry_out(IoQueue& queue, const IoReques
       return await_request(queue, slot);
     }
     if (poll_any_drives(queue) == 0) backoff(2000);
+  }
+}
+
+// How long a request is repeated that a drive has not answered, because it was aborted or the drive was reset.
+inline constexpr u64 repeat_ns_max = 2 * drive_timeout_ns;
+
+// Carries out one request. The caller has no other slot.
+GPU4FS_FN GPU4FS_NOINLINE inline Status carry_out(IoQueue& queue, const IoRequest& request) {
+  if (carries_out_here(queue)) return carry_out_here(queue, request);
+  u64 end_ns = 0;
+  for (;;) {
+    const Status status = carry_out_once(queue, request);
+    if (status != Status::again) return status;
+    const u64 now_ns = now_monotonic_ns();
+    if (end_ns == 0) end_ns = now_ns + repeat_ns_max;
+    if (now_ns > end_ns) return Status::device_failed;
+    backoff(1000000);
   }
 }
 

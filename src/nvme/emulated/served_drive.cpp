@@ -80,7 +80,10 @@ u32 ServedDrive::take(u32 index) {
     ++count;
     fetched_[index].store(queue.fetched, std::memory_order_release);
     const std::optional<StatusCode> status = carry_out_ ? carry_out_(entry) : std::nullopt;
-    if (!status) continue;
+    if (!status) {
+      unanswered_.emplace(index, entry.command_id);
+      continue;
+    }
     pending_.push({due_ns(entry, now_ns), ++number_, index, entry.command_id, *status});
     pending_count_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -140,8 +143,17 @@ bool ServedDrive::is_in_use() const {
   return false;
 }
 
+bool ServedDrive::abort(u32 queue, u16 command_id) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (is_stopped_.load(std::memory_order_relaxed) || unanswered_.erase({queue, command_id}) == 0) return false;
+  pending_.push({0, ++number_, queue, command_id, StatusCode::abort_requested});
+  pending_count_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
 void ServedDrive::stop() {
   const std::lock_guard<std::mutex> guard(mutex_);
+  unanswered_.clear();
   is_stopped_.store(true, std::memory_order_release);
   pending_ = {};
   pending_count_.store(0, std::memory_order_relaxed);

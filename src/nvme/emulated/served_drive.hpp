@@ -10,6 +10,8 @@
 #include <optional>
 #include <queue>
 #include <random>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/types.hpp"
@@ -56,6 +58,10 @@ class ServedDrive {
   // Whether a command was shown whose completion the host has not taken, before stop(). Any thread.
   bool is_in_use() const;
 
+  // A command of a queue, counted from 0, that was taken and has no completion ends as aborted. False: there is none.
+  // Any thread.
+  bool abort(u32 queue, u16 command_id);
+
   // When this returns, the drive touches no memory of the host any more. Any thread.
   void stop();
 
@@ -91,6 +97,8 @@ class ServedDrive {
   u64 bandwidth_free_ns_ = 0;
   std::priority_queue<Pending, std::vector<Pending>, std::greater<>> pending_;
   std::vector<Pending> waiting_;  // of step()
+  // Commands that are never answered: queue, identifier.
+  std::set<std::pair<u32, u16>> unanswered_;
   std::atomic<u64> pending_count_{0};
   std::vector<std::atomic<u32>> fetched_;  // by queue
 };
