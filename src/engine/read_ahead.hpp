@@ -84,7 +84,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 load_ahead(Group g, const fs::FileSystem& fs, u64 
         g.rank() >= batch || find_page_ahead(space, fs.pages, file, first + done + g.rank(), &view, &address);
     const bool is_same = is_unchanged(*file.lock, file.version);
     if (!g.all(is_found && is_same)) break;
-    begun += raid::begin_pages_ahead(g, space, address);
+    const device::BegunAhead of_batch = raid::begin_pages_ahead(g, space, address);
+    begun += of_batch.count;
+    if (!of_batch.has_room) break;
     done += batch;
   }
   if (begun != 0) on_leader(g, [&] { raid::ring_staged(space); });

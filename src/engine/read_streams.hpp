@@ -101,22 +101,30 @@ GPU4FS_FN inline SeenSet look_at_set(const ReadStreams::Set& set) {
 
 enum class StreamFit : u32 { other, continued, overtaken };
 
+// A read that is further behind the place where the next one should begin was not overtaken. Its reader has gone back.
+GPU4FS_FN constexpr u64 overtaken_pages_max(u64 page_count) {
+  return 32 + 4 * page_count;
+}
+
 // How a read that begins in this page fits to the stream of its file. Overtaken: a later read came first.
-GPU4FS_FN inline StreamFit fit_of(const ReadStream& seen, u64 inode, u64 first) {
+GPU4FS_FN inline StreamFit fit_of(const ReadStream& seen, u64 inode, u64 first, u64 page_count) {
   if (seen.inode != inode) return StreamFit::other;
   if (first >= seen.next) {
     const bool is_near = first == seen.next || first <= seen.begun_end;
     return GPU4FS_MUTANT(any_read_is_sequential, is_near, true) ? StreamFit::continued : StreamFit::other;
   }
-  return first + maximum(seen.window, 1u) >= seen.next ? StreamFit::overtaken : StreamFit::other;
+  const u64 behind = minimum<u64>(maximum(seen.window, 1u), overtaken_pages_max(page_count));
+  return first + behind >= seen.next ? StreamFit::overtaken : StreamFit::other;
 }
 
 // The first stream to which a read fits in this way, or no_stream.
-GPU4FS_FN inline u32 find_fitting(const SeenSet& seen, u64 inode, u64 first, StreamFit wanted) {
+GPU4FS_FN inline u32 find_fitting(const SeenSet& seen, const SeenRead& read, StreamFit wanted) {
+  const u64 first = read.begin / page_size;
+  const u64 page_count = divide_up(read.end, page_size) - first;
   u32 found = no_stream;
   GPU4FS_UNROLL
   for (u32 i = 0; i < streams_per_set; ++i) {
-    if (found == no_stream && fit_of(seen.streams[i], inode, first) == wanted) found = i;
+    if (found == no_stream && fit_of(seen.streams[i], read.inode, first, page_count) == wanted) found = i;
   }
   return found;
 }
@@ -185,9 +193,8 @@ GPU4FS_FN inline AheadWish continue_stream(ReadStreams::Set& set, const SeenSet&
 }  // namespace detail
 
 // The stream that a read continues, as its number in the set of the file, or no_stream.
-GPU4FS_FN inline u32 find_stream(const ReadStreams& streams, u64 inode, u64 offset) {
-  const detail::SeenSet seen = detail::look_at_set(streams.set_of(inode));
-  return detail::find_fitting(seen, inode, offset / page_size, detail::StreamFit::continued);
+GPU4FS_FN inline u32 find_stream(const ReadStreams& streams, const SeenRead& read) {
+  return detail::find_fitting(detail::look_at_set(streams.set_of(read.inode)), read, detail::StreamFit::continued);
 }
 
 // Notes a read, and says what should be loaded for the next ones; note_begun() follows if that is something.
@@ -197,17 +204,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline AheadWish note_read(ReadStreams& streams, const
                                                      bool begins) {
   ReadStreams::Set& set = streams.set_of(read.inode);
   const detail::SeenSet seen = detail::look_at_set(set);
-  const u64 first = read.begin / page_size;
-  const u32 continued = detail::find_fitting(seen, read.inode, first, detail::StreamFit::continued);
+  const u32 continued = detail::find_fitting(seen, read, detail::StreamFit::continued);
   if (continued != no_stream) return detail::continue_stream(set, seen, continued, read, window_max);
-  const bool is_overtaken = detail::find_fitting(seen, read.inode, first, detail::StreamFit::overtaken) != no_stream;
+  const bool is_overtaken = detail::find_fitting(seen, read, detail::StreamFit::overtaken) != no_stream;
   if (begins && !is_overtaken) detail::begin_stream(set, seen, read);
   return {0, 0, 0};
 }
 
 // `count` of the wish's pages are dealt with. The next reads ask for the others again.
 GPU4FS_FN inline void note_begun(ReadStreams& streams, u64 inode, const AheadWish& wish, u32 count) {
-  detail::set_in_stream(&streams.set_of(inode).streams[wish.stream].begun_end, wish.first + count);
+  ReadStream& stream = streams.set_of(inode).streams[wish.stream];
+  // Another file may have replaced it.
+  if (detail::look_at_stream(&stream.inode) != inode) return;
+  detail::set_in_stream(&stream.begun_end, wish.first + count);
 }
 
 }  // namespace gpu4fs::engine

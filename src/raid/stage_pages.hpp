@@ -44,9 +44,9 @@ GPU4FS_FN GPU4FS_NOINLINE bool begin_page_loads(Group g, const LogicalSpace& spa
   return device::begin_detached_loads(g, *space.staged, page, owner);
 }
 
-// The same for pages that nobody has asked for yet (device/staged/load_ahead.hpp). Returns how many were begun.
+// The same for pages that nobody has asked for yet (device/staged/load_ahead.hpp).
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 begin_pages_ahead(Group g, const LogicalSpace& space, u64 address) {
+GPU4FS_FN GPU4FS_NOINLINE device::BegunAhead begin_pages_ahead(Group g, const LogicalSpace& space, u64 address) {
   const device::StagedPage page =
       address != no_address ? detail::page_to_load(space, address) : device::StagedPage{nullptr, 0};
   return device::begin_ahead_loads(g, *space.staged, page);

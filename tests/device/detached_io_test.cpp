@@ -133,6 +133,27 @@ TEST(DetachedIo, LoadsEndWithTheirReports) {
   EXPECT_FALSE(world.serve()) << "a page that is there is not read again";
 }
 
+// A rank has counted its pin and has yet to name it, while another one looks. What was pinned in an older scope is not.
+TEST(Pins, ACountedPinIsNoOlderOne) {
+  Detached world;
+  EXPECT_FALSE(has_pin(*world.staged, 0));
+  std::thread controller([&] {
+    while (!world.serve()) std::this_thread::yield();
+  });
+  const u32 first = begin_pins(Lane{}, *world.staged);
+  ASSERT_EQ(begin_read(world.device(), 5 * page_size, page_size), Status::ok);
+  controller.join();
+  const u32 line = world.line_of(5);
+  EXPECT_TRUE(has_pin(*world.staged, line));
+  end_pins(Lane{}, *world.staged, first);
+  EXPECT_FALSE(has_pin(*world.staged, line));
+  PinList& list = world.staged->pins[0];
+  ++list.count;
+  EXPECT_FALSE(has_pin(*world.staged, line));
+  EXPECT_FALSE(has_pin(*world.staged, 0));
+  --list.count;
+}
+
 // Who needs the page does not wait for the report, and the slot stays until somebody takes it.
 TEST(DetachedIo, WhoNeedsThePageEndsItsLoad) {
   Detached world;
@@ -371,7 +392,7 @@ TEST(DetachedIo, HalfOfTheSlotsAreLeft) {
 // Pages that nobody has asked for.
 class LoadAhead : public ::testing::Test {
  protected:
-  u32 begin(u64 page) { return begin_ahead_loads(Lane{}, *world.staged, {&world.device(), page}); }
+  u32 begin(u64 page) { return begin_ahead_loads(Lane{}, *world.staged, {&world.device(), page}).count; }
   void end_all(Status status = Status::ok) {
     while (world.serve(status)) {
     }

@@ -28,7 +28,12 @@ class Streams {
     if (wish.count != 0) note_begun(*streams_, inode, wish, static_cast<u32>(std::min<u64>(begun, wish.count)));
     return wish;
   }
-  ReadStreams& streams() { return *streams_; }
+  void begin(u64 inode, const AheadWish& wish) { note_begun(*streams_, inode, wish, wish.count); }
+  ReadStreams::Set& set_of(u64 inode) { return streams_->set_of(inode); }
+  // The stream that a read of this page continues.
+  u32 find(u64 inode, u64 page) const {
+    return find_stream(*streams_, {inode, page * page_size, (page + 1) * page_size});
+  }
 
  private:
   std::unique_ptr<ReadStreams> streams_ = std::make_unique<ReadStreams>();
@@ -141,19 +146,44 @@ TEST(ReadStreams, AStreamOutlivesRandomReadsBesideIt) {
   u64 page = 0;
   for (; page < 300; ++page) streams.read_and_begin(file, page);
   for (u64 i = 0; i < stream_age_max - streams_per_set; ++i) (void)streams.read(file, 100'000 + 7 * i);
-  EXPECT_NE(find_stream(streams.streams(), file, page * page_size), no_stream);
+  EXPECT_NE(streams.find(file, page), no_stream);
   streams.read_and_begin(file, page);
   // One that has ended makes room, also for streams with windows.
   for (u64 i = 0; i < 2 * stream_age_max; ++i) (void)streams.read(file, 200'000 + 7 * i);
-  EXPECT_EQ(find_stream(streams.streams(), file, (page + 1) * page_size), no_stream);
+  EXPECT_EQ(streams.find(file, (page + 1)), no_stream);
+}
+
+// The end of the first reading is near, but nobody has overtaken anybody.
+TEST(ReadStreams, ASmallFileIsReadAgain) {
+  Streams streams;
+  for (u64 page = 0; page < 100; ++page) streams.read_and_begin(file, page);
+  EXPECT_EQ(streams.read_and_begin(file, 0).count, 0u);
+  EXPECT_EQ(streams.read_and_begin(file, 1).count, window_least_pages);
+}
+
+// Another file has taken the place of the stream.
+TEST(ReadStreams, WhatWasBegunIsNotedForItsFileOnly) {
+  Streams streams;
+  (void)streams.read(file, 1000);
+  const AheadWish wish = streams.read(file, 1001);
+  ASSERT_NE(wish.count, 0u);
+  u64 other = file;
+  for (u32 taken = 0; taken < 40 * stream_age_max; ++other) {
+    if (&streams.set_of(other) != &streams.set_of(file) || other == file) continue;
+    (void)streams.read(other, 7);
+    ++taken;
+  }
+  EXPECT_EQ(streams.find(file, 1002), no_stream);
+  streams.begin(file, wish);
+  for (u64 i = file; i < other; ++i) EXPECT_EQ(streams.find(i, 900), no_stream) << i;
 }
 
 TEST(ReadStreams, ReadsOfPagesInMemoryOnlyContinueStreams) {
   Streams streams;
   for (u64 page = 0; page < 20; ++page) EXPECT_EQ(streams.read(file, page, 1, false).count, 0u);
-  EXPECT_EQ(find_stream(streams.streams(), file, 20 * page_size), no_stream);
+  EXPECT_EQ(streams.find(file, 20), no_stream);
   (void)streams.read(file, 20);
-  EXPECT_NE(find_stream(streams.streams(), file, 21 * page_size), no_stream);
+  EXPECT_NE(streams.find(file, 21), no_stream);
   EXPECT_EQ(streams.read(file, 21, 1, false).count, window_least_pages);
 }
 
@@ -162,13 +192,13 @@ TEST(ReadStreams, PartsOfAPageAreNoProgress) {
   u32 wanted = 0;
   for (u64 i = 0; i < 200; ++i) {
     const AheadWish wish = streams.read_bytes(file, 0, 512);
-    if (wish.count != 0) note_begun(streams.streams(), file, wish, wish.count);
+    if (wish.count != 0) streams.begin(file, wish);
     wanted += wish.count;
   }
   EXPECT_LE(wanted, window_least_pages) << "the same bytes again and again";
   for (u64 offset = 512; offset < 100 * page_size; offset += 512) {
     const AheadWish wish = streams.read_bytes(file, offset, 512);
-    if (wish.count != 0) note_begun(streams.streams(), file, wish, wish.count);
+    if (wish.count != 0) streams.begin(file, wish);
     wanted += wish.count;
   }
   EXPECT_GE(wanted, 100u);

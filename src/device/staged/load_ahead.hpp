@@ -25,12 +25,22 @@ GPU4FS_FN inline u32 ahead_room(const StagedDevices& staged) {
   return static_cast<u32>(minimum<u64>(slots_left, frames_left));
 }
 
-// Begins to load the ranks' pages that are in no frame; no device: the rank has none. Collective. Returns how many were
-// begun; if some were, ring_detached() follows.
+struct BegunAhead {
+  u32 count;      // loads
+  bool has_room;  // false: some pages were left out
+};
+
+// Begins to load the ranks' pages that are in no frame; no device: the rank has none. A drive whose queues are half full
+// gets no more, so nobody waits for room in them. Collective. If some were begun, ring_detached() follows.
 template <class Group>
-GPU4FS_FN u32 begin_ahead_loads(Group g, const StagedDevices& staged, const StagedPage& wanted) {
+GPU4FS_FN BegunAhead begin_ahead_loads(Group g, const StagedDevices& staged, StagedPage wanted) {
+  const bool is_left_out =
+      wanted.device != nullptr &&
+      GPU4FS_MUTANT(hints_fill_drive, !has_room_for_hints(*staged.queue, wanted.device->index), false);
+  const bool has_room = !g.any(is_left_out);
+  if (is_left_out) wanted.device = nullptr;
   const u32 wanting = popcount(g.ballot(wanted.device != nullptr));
-  if (wanting == 0) return 0;
+  if (wanting == 0) return {0, has_room};
   u32* const count = &staged.detached_state->ahead_count;
   // Before one of them can complete.
   on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(count, wanting); });
@@ -39,7 +49,7 @@ GPU4FS_FN u32 begin_ahead_loads(Group g, const StagedDevices& staged, const Stag
     fetch_sub<Order::relaxed, Scope::engine>(count, wanting - begun);
     if (begun != 0) cache::count_ahead(staged.cache, &cache::AheadCounts::begun, begun);
   });
-  return begun;
+  return {begun, has_room};
 }
 
 }  // namespace gpu4fs::device

@@ -340,16 +340,17 @@ struct Answered {
 // The reads in `answered` may be followed by others: begins to load what these will need. The clients have their
 // answers already. Uniform.
 template <class Group>
-GPU4FS_FN void load_for_next(Group g, const ReaderContext& reader, const OwnCommand& own, const Attempt& mine,
-                             u32 answered) {
+GPU4FS_FN void load_for_next(Group g, const ReaderContext& reader, const RingTurn& turn, const OwnCommand& own,
+                             const Attempt& mine, u32 answered) {
   ReadStreams* const streams = reader.views->root.read_streams;
   if (streams == nullptr) return;
   const bool is_read = (answered >> g.rank() & 1) != 0 && own.command.opcode == wire::Opcode::read &&
                        mine.planned != Planned::answered && mine.result != 0;
-  const u32 stream = is_read ? find_stream(*streams, own.command.inode, own.command.offset) : no_stream;
+  const SeenRead read{own.command.inode, own.command.offset, own.command.offset + mine.result};
+  const u32 stream = is_read ? find_stream(*streams, read) : no_stream;
   const u32 set = g.ballot(is_read && (mine.was_absent || stream != no_stream));
   if (set == 0) return;
-  const SeenRead read{own.command.inode, own.command.offset, own.command.offset + mine.result};
+  on_leader(g, [&] { wake_client(*turn.session); });
   follow_unlocked_reads(g, *reader.engine, set, read, stream);
 }
 
@@ -375,7 +376,7 @@ GPU4FS_FN Answered answer_inside_gate(Group g, const ReaderContext& reader, cons
     ring::write_bare_completion(turn.ring, turn.position + g.rank(), mine.status, mine.result);
   }
   GPU4FS_TRACE_POINT(completion);
-  load_for_next(g, reader, own, mine, answered);
+  load_for_next(g, reader, turn, own, mine, answered);
   return {answered, g.ballot(mine.status != Status::ok) & answered};
 }
 
