@@ -43,11 +43,14 @@ class ControllerSession {
   // As those of the controller, but never while it is reset. Any thread.
   void abort(u16 queue_id, u16 command_id);
   void look();
-  // The queues of former lives, which are quiet: visit(VirtualQueue&). Any thread.
+  // The queues of others in former lives, which are quiet: visit(VirtualQueue&). Any thread.
   template <class Visit>
   void for_each_former(Visit&& visit) {
     const std::shared_lock<std::shared_mutex> guard(in_use_, std::try_to_lock);
-    if (guard.owns_lock()) controller_.for_each_former(visit);
+    if (!guard.owns_lock()) return;
+    controller_.for_each_former([&](VirtualQueue& queue) {
+      if (queue.queue_id > queue_count_) visit(queue);
+    });
   }
   // Ends the controller's DMA if nobody has, after a failure. Any thread.
   void quiesce() { quiesce_once(); }
