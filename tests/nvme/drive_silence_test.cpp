@@ -156,7 +156,8 @@ TEST(DriveSilence, ThePauseOfTheEngineDoesNotCount) {
   EXPECT_EQ(world.failure(), Failure::timed_out);
 }
 
-// Each of them in turn, without another time-out. Requests are repeated; but nobody knows what an aborted flush has done.
+// Each of them in turn, without another time-out. Requests are repeated, but nobody knows what an aborted flush has
+// done.
 TEST(DriveSilence, LateCommandsAreAborted) {
   SilenceWorld world(16, device::drive_timeout_ns, true);
   std::vector<u32> slots;

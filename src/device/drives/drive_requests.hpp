@@ -382,8 +382,8 @@ GPU4FS_FN u32 publish_requests(Group g, IoQueue& queue, u32 slot) {
   return queue.drives != nullptr ? submit_to_drives(g, queue, slot) : publish_slots(g, queue, slot);
 }
 
-// Ends what is left in a queue of a drive that is quiet, for good or because it works with other queues now. Returns how
-// many commands. One lane.
+// Ends what is left in a queue of a drive that is quiet, for good or because it works with other queues now. Returns
+// how many commands. One lane.
 GPU4FS_FN inline u32 end_left_commands(IoQueue& queue, nvme::VirtualQueue& left) {
   detail::CompletedSlots completed;
   const u32 count =

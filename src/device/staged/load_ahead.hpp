@@ -30,8 +30,8 @@ struct BegunAhead {
   bool has_room;  // false: some pages were left out
 };
 
-// Begins to load the ranks' pages that are in no frame; no device: the rank has none. A drive whose queues are half full
-// gets no more, so nobody waits for room in them. Collective. If some were begun, ring_detached() follows.
+// Begins to load the ranks' pages that are in no frame; no device: the rank has none. A drive whose queues are half
+// full gets no more, so nobody waits for room in them. Collective. If some were begun, ring_detached() follows.
 template <class Group>
 GPU4FS_FN BegunAhead begin_ahead_loads(Group g, const StagedDevices& staged, StagedPage wanted) {
   const bool is_left_out =
