@@ -353,6 +353,8 @@
     "A page is merged in place after its other copies were given up.")                                                \
   X(row_output_not_ended, raid, "PagesApart.DevicesAreRebuilt",                                                       \
     "A device is not told that a page of a rebuilt row has been written.")                                            \
+  X(part_announced_as_row, system, "*StagedRows.*",                                                                    \
+    "Pages of a part of a row are written, and its parities are replaced.")                                           \
   X(row_write_unannounced, raid, "PagesApart.AreVerifiedInPlace", "Rows are written without telling the devices.")    \
   X(rebuild_page_skipped, system, "Rebuilt.ThenOthersAreLost", "A rebuild passes over pages of a mirror.")            \
   X(device_loss_unbounded, system, "LostDevices.OneTooManyIsAnError",                                                 \

@@ -36,7 +36,7 @@ struct ReadRates {
 };
 
 // The page cache of a GPU has 256 MiB at least, because each of its workers has room in it.
-constexpr u64 file_bytes_on_gpu = u64{512} << 20;
+constexpr u64 file_bytes_on_gpu = u64{384} << 20;
 
 // Every byte that is read is compared. The file is larger than the page cache, so each reading misses.
 ReadRates measure(const DrivesContext& context, u64 page_readahead_bytes) {

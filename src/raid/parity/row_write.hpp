@@ -101,16 +101,73 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
   return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
 }
 
-// Rows that are written. In a plain pool the ranks of a warp determine the places of pages and parities before the
-// first page is stored. Otherwise, and on a Lane, the leader plans slot by slot.
+// Rows that are written. The ranks of a warp determine the places of pages and parities before the first page is stored,
+// in a plain pool, and if all rows are written as a whole and all entries can be announced. Otherwise, and on a Lane, the
+// leader plans slot by slot.
 struct WriteBatch {
   RowBatch rows;
-  u64 wanted;      // slots that are written, one bit each
-  u32 is_plain;    // 1: accesses needed no announcement when the rows were planned
-  u32 is_planned;  // 1: `rows` has the memory of all entries
+  u64 wanted;        // slots that are written, one bit each
+  u32 is_plain;      // 1: accesses needed no announcement when the rows were planned
+  u32 is_planned;    // 1: `rows` has the memory of all entries
+  u32 is_announced;  // 1: writes of all entries were announced
   // Of a rank of a warp:
   u32 birth_epochs[entries_of_rank];
 };
+
+// Calls visit(base, slot) for the entries of the rows, each on its rank: pages, and parities after them.
+template <class Group, class Visit>
+GPU4FS_FN void for_each_used_entry(Group g, const RowBatch& rows, Visit&& visit) {
+  for_each_entry(g, rows, rows.rows, [&](u32 base, u32 slot, bool is_there) {
+    if (is_there && (slot < rows.view.slot_count || slot >= rows.data_slots)) visit(base, slot);
+  });
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline Status begin_entry_write(const LogicalSpace& space, const RowView& view, u32 slot) {
+  const DevicePlace place = row_entry_place(space, view, slot);
+  return device::begin_write(space.devices[place.device], place.offset, page_size);
+}
+GPU4FS_FN GPU4FS_NOINLINE inline void end_entry_write(const LogicalSpace& space, const RowView& view, u32 slot) {
+  const DevicePlace place = row_entry_place(space, view, slot);
+  device::end_write(space.devices[place.device], place.offset, page_size);
+}
+GPU4FS_FN GPU4FS_NOINLINE inline void cancel_entry_write(const LogicalSpace& space, const RowView& view, u32 slot) {
+  const DevicePlace place = row_entry_place(space, view, slot);
+  device::cancel_write(space.devices[place.device], place.offset, page_size);
+}
+
+// Announces writes of all entries at the same time, since one after the other they take longer than the rows. False:
+// there are others, or one was refused, and nothing is announced. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool announce_rows(Group g, const LogicalSpace& space, const WriteBatch& batch) {
+  u64 slots = 0;
+  for_each_entry(g, batch.rows, batch.rows.rows, [&](u32 base, u32 slot, bool is_there) {
+    slots |= u64{g.ballot(is_there && slot < batch.rows.view.slot_count)} << base;
+  });
+  if (GPU4FS_MUTANT(part_announced_as_row, slots != batch.wanted, false)) return false;
+  u32 begun = 0;
+  bool is_refused = false;
+  for_each_used_entry(g, batch.rows, [&](u32 base, u32 slot) {
+    const bool is_ok = begin_entry_write(space, batch.rows.view, slot) == Status::ok;
+    if (is_ok) begun |= base == 0 ? 1 : 2;
+    is_refused |= !is_ok;
+  });
+  const bool is_good = !g.any(is_refused);
+  if (!is_good) {
+    for_each_used_entry(g, batch.rows, [&](u32 base, u32 slot) {
+      if ((begun & (base == 0 ? 1 : 2)) != 0) cancel_entry_write(space, batch.rows.view, slot);
+    });
+  }
+  g.sync();
+  return is_good;
+}
+
+// After the stores of all ranks. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void end_rows(Group g, const LogicalSpace& space, const WriteBatch& batch) {
+  g.sync();
+  for_each_used_entry(g, batch.rows, [&](u32, u32 slot) { end_entry_write(space, batch.rows.view, slot); });
+  g.sync();
+}
 
 // Rows [row, row + count).
 template <class Group>
@@ -122,11 +179,14 @@ GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSp
   batch.is_plain = on_leader(
       g, [&] { return GPU4FS_MUTANT(row_write_unannounced, is_plain(space), failed_devices(space) == 0) ? 1u : 0u; });
   if constexpr (Group::size() > 1) {
-    if (batch.is_plain == 0) return batch;
+    if (batch.is_plain == 0) {
+      const bool may_announce = on_leader(g, [&] { return stages_pages(space) && failed_devices(space) == 0; });
+      if (!may_announce || !is_aligned(source.bytes, 16) || !announce_rows(g, space, batch)) return batch;
+      batch.is_announced = 1;
+    }
     batch.is_planned = 1;
-    for_each_entry(g, batch.rows, batch.rows.rows, [&](u32 base, u32 slot, bool is_there) {
+    for_each_used_entry(g, batch.rows, [&](u32 base, u32 slot) {
       const RowView& view = batch.rows.view;
-      if (!is_there || (slot >= view.slot_count && slot < batch.rows.data_slots)) return;
       const u8* memory = row_entry_memory(space, view, slot);
       const u32 birth =
           slot < batch.rows.data_slots ? birth_of(space, space.chunks[source.chunk], row_page(view, slot)) : 0;
@@ -373,8 +433,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_counted_rows(Group g, LogicalSpace& space
     const WriteBatch batch =
         plan_rows_to_write(g, space, source, row, static_cast<u32>(minimum(most, range.end - row)));
     for (u32 left = rows_of_entries(batch.rows, batch.wanted); left != 0; left &= left - 1) {
-      GPU4FS_TRY(write_row<parities>(g, space, source, batch, count_trailing_zeros(left)));
+      // Rows that were announced are written as a whole, so nothing is refused any more.
+      const Status status = write_row<parities>(g, space, source, batch, count_trailing_zeros(left));
+      GPU4FS_CHECK(status == Status::ok || batch.is_announced == 0);
+      GPU4FS_TRY(status);
     }
+    if (batch.is_announced != 0) end_rows(g, space, batch);
   }
   return Status::ok;
 }

@@ -1,0 +1,121 @@
+// Rows of pools with parities on staged devices behind an I/O queue: what was written by threads and by warps is there,
+// and follows from the other devices when one cannot be read.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/file_client.hpp"
+#include "support/group_runner.hpp"
+#include "support/test_pool.hpp"
+
+namespace gpu4fs::test::staged_rows_test {
+namespace {
+
+constexpr u32 file_pages = 2400;  // more than there are frames
+constexpr u32 write_pages = 400;
+constexpr u32 no_device = ~u32{0};
+
+struct Kind {
+  const char* name;
+  u32 warp_count;
+  const char* profile;
+  u32 device_count;
+};
+
+class StagedRows : public ::testing::TestWithParam<Kind> {
+ protected:
+  StagedRows() : content_(u64{file_pages} * page_size) {
+    Sequence sequence(11);
+    for (u64 i = 0; i < content_.size(); i += 8) {
+      const u64 word = sequence.next();
+      std::memcpy(&content_[i], &word, 8);
+    }
+  }
+
+  void SetUp() override {
+    TestPoolOptions options;
+    options.profile = GetParam().profile;
+    options.device_count = GetParam().device_count;
+    options.is_staged = true;
+    options.has_queue = true;
+    options.tier_bytes = 0;
+    options.warp_count = GetParam().warp_count;
+    options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
+    pool_ = std::make_unique<TestPool>(options);
+    ASSERT_LT(pool_->engine()->fs.space.staged->cache.line_count, file_pages);
+    pool_->media().on_report = [engine = pool_->engine()] { engine::wake_workers(*engine, 1); };
+    pool_->media().before = [this](const device::IoRequest& request) {
+      const bool fails = request.device == bad_device_ && request.operation == device::IoOperation::read;
+      return fails ? Status::medium_error : Status::ok;
+    };
+    session_ = pool_->open_session();
+    client_ = std::make_unique<FileClient>(*session_);
+    FileOperation op;
+    op.opcode = wire::Opcode::create;
+    op.inode = PosixModel::root;
+    op.name = "file";
+    op.mode = 0644;
+    inode_ = client_->call(op).result;
+  }
+  void TearDown() override {
+    client_.reset();
+    session_.reset();
+    if (pool_ == nullptr) return;
+    pool_->unmount();
+    EXPECT_EQ(pool_->check().findings.error_count(), 0u) << findings_text(pool_->check());
+  }
+
+  void write(u64 begin, u64 length) {
+    const auto from = content_.begin() + static_cast<std::ptrdiff_t>(begin);
+    const FileOperation op = on_inode(wire::Opcode::write, inode_, begin, length);
+    ASSERT_EQ(client_->call(op, {from, from + static_cast<std::ptrdiff_t>(length)}).result, length) << begin;
+  }
+  void expect_content() {
+    for (u32 page = 0; page < file_pages; page += write_pages) {
+      const u64 begin = u64{page} * page_size;
+      const client::Reply reply = client_->simple(wire::Opcode::read, inode_, begin, u64{write_pages} * page_size);
+      ASSERT_EQ(reply.status, Status::ok) << page;
+      ASSERT_EQ(std::memcmp(client_->data(), &content_[begin], u64{write_pages} * page_size), 0) << page;
+    }
+  }
+
+  std::unique_ptr<TestPool> pool_;
+  std::unique_ptr<client::Session> session_;
+  std::unique_ptr<FileClient> client_;
+  u64 inode_ = 0;
+  std::atomic<u32> bad_device_{no_device};
+  std::vector<u8> content_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, StagedRows,
+                         ::testing::Values(Kind{"threads_raid5", 0, "raid5", 4}, Kind{"warps_raid5", 3, "raid5", 4},
+                                           Kind{"warps_raid6", 2, "raid6", 5}),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+TEST_P(StagedRows, FollowFromTheOtherDevices) {
+  for (u32 page = 0; page < file_pages; page += write_pages) {
+    write(u64{page} * page_size, u64{write_pages} * page_size);
+  }
+  // Parts of rows, and bytes of pages.
+  Sequence random(5);
+  for (u32 i = 0; i < 40; ++i) {
+    const u64 begin = random.next() % (content_.size() - 70000);
+    const u64 length = 1 + random.next() % 70000;
+    for (u64 at = begin; at < begin + length; ++at) content_[at] ^= 0x5a;
+    write(begin, length);
+  }
+  ASSERT_EQ(pool_->checkpoint(), Status::ok);
+  expect_content();
+  for (u32 device = 0; device < GetParam().device_count; ++device) {
+    bad_device_ = device;
+    expect_content();
+    bad_device_ = no_device;
+  }
+}
+
+}  // namespace
+}  // namespace gpu4fs::test::staged_rows_test
