@@ -29,7 +29,7 @@ set(GPU4FS_daemon_INCLUDES base pool session server client frontend)
 set(GPU4FS_cli_INCLUDES base)
 set(GPU4FS_tools_INCLUDES base format device replay nvme raid space fs ring engine pool session maintenance server
   fsck route client frontend daemon cli)
-set(GPU4FS_bench_INCLUDES base format wire device nvme raid space fs ring engine pool session maintenance server
+set(GPU4FS_bench_INCLUDES base format wire cache device nvme raid space fs ring engine pool session maintenance server
   fsck client frontend cli)
 
 # The public headers in include/gpu4fs/ are outside of the layers: the layers from client upwards may include them, and

@@ -102,8 +102,8 @@ void add_options(cli::CommandLine line) {
   nvme.option("-o,--output", nvme_options.output, "Write the result as JSON to this file");
   nvme.flag("--quick", nvme_options.quick, "Shorter runs and fewer repetitions");
   nvme.option("--only", nvme_options.only,
-              "Parts to run: rate, sharing, latency, tail, mapper, classes, sizes, size-latency")
-      .one_of({"rate", "sharing", "latency", "tail", "mapper", "classes", "sizes", "size-latency"});
+              "Parts to run: rate, sharing, latency, tail, mapper, classes, sizes, size-latency, cache")
+      .one_of({"rate", "sharing", "latency", "tail", "mapper", "classes", "sizes", "size-latency", "cache"});
   nvme.on_selected([] { action = Action::nvme; });
   add_drives_options(line);
   cli::CommandLine report = line.subcommand("report", "print results: what, measured, required, met or short");

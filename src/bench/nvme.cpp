@@ -250,6 +250,7 @@ constexpr NvmePart nvme_parts[] = {
     {"classes", bench_classes},
     {"sizes", bench_sizes},
     {"size-latency", bench_size_latency},
+    {"cache", bench_cache},
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "base/group.hpp"
+#include "bench/nvme_cache_build.hpp"
+#include "bench/nvme_cache_kernels.hpp"
 #include "bench/nvme_load.hpp"
 #include "bench/nvme_machine.hpp"
 #include "bench/nvme_raw.hpp"
@@ -146,21 +148,10 @@ class GpuMachine : public NvmeMachine {
     // Until the check nobody knows what the medium has.
     if (point.writes) filled_ = {};
     NvmeLoad load = load_of(point);
-    const nvme::ConnectedQueues set = nvme::lay_out_queues(queues_, point.queue_count, point.queue_depth);
-    load.queues = set.queues;
-    load.stop = &set.drive->is_stopping;
-    load.mapper = &extras_->mapper;
-    load.classes = extras_->classes;
-    require(cudaMemsetAsync(queues_, 0, set.bytes, user_stream_), "cudaMemset");
-    require(cudaMemsetAsync(outcomes_, 0, lanes_max * sizeof(u32), user_stream_), "cudaMemset");
     if (load.latencies_ns != nullptr) {
       require(cudaMemsetAsync(latencies_, 0, u64{latencies_max} * sizeof(u32), user_stream_), "cudaMemset");
     }
-    place_kernel<<<1, 64, 0, user_stream_>>>(set, drive_of(point, load), extras_);
-    require(cudaStreamSynchronize(user_stream_), "placing queues");
-    const u32 drive_warps = point.queue_count * drive_warps_per_queue(point);
-    drive_kernel<<<blocks_for(drive_warps), threads, 0, drive_stream_>>>(set.drive, drive_warps);
-    require(cudaGetLastError(), "the drive's kernel");
+    const nvme::ConnectedQueues set = start_drive(point, load);
     const NvmeMeasured measured = execute(point, load);
     check(load, set);
     filled_ = content;
@@ -184,11 +175,38 @@ class GpuMachine : public NvmeMachine {
     return best;
   }
 
+  NvmeCacheMeasured cache(const NvmeCachePoint& point) override {
+    prepare_medium(point.load);
+    const Filled content = filled_;
+    filled_ = {};
+    const DeviceMemory memory(cache_bytes(point));
+    const u32 noted_max = std::min(point.latencies_max, latencies_max / point.load.lane_count / cache_kind_count);
+    std::vector<u32> latencies_ns(u64{noted_max} * point.load.lane_count * cache_kind_count);
+    require(cudaMemsetAsync(latencies_, 0, latencies_ns.size() * sizeof(u32), user_stream_), "cudaMemset");
+    CacheLoad load = cache_load(point, load_of(point.load), memory.begin(), latencies_, noted_max);
+    require_room(u64{point.frame_count} * page_size <= buffer_bytes && point.page_count <= medium_bytes / page_size);
+    for (const CachePhase phase : cache_phases) {
+      load.phase = phase;
+      const nvme::ConnectedQueues set = start_drive(point.load, load.io);
+      const double began = now_seconds();
+      require(launch_cache(load, user_stream_), "the cache's kernel");
+      (void)finish(load.io, began);
+      require(launch_cache_check(load, user_stream_), "the cache's kernel");
+      if (read_counts().faults != 0) throw std::runtime_error("the table counts otherwise");
+      check(load.io, set);
+    }
+    check_written(load.io);
+    filled_ = content;
+    CacheCounts counts{};
+    copy_to_host(&counts, load.counts, sizeof(counts));
+    copy_to_host(latencies_ns.data(), latencies_, latencies_ns.size() * sizeof(u32));
+    return cache_measured(counts, latencies_ns);
+  }
+
   double clock_step_ns() override {
     u64 step_ns = 0;
     clock_kernel<<<1, 1, 0, user_stream_>>>(reinterpret_cast<u64*>(counts_ + 1));
-    require(cudaMemcpyAsync(&step_ns, counts_ + 1, sizeof(step_ns), cudaMemcpyDeviceToHost, user_stream_), "clock");
-    require(cudaStreamSynchronize(user_stream_), "the clock's kernel");
+    copy_to_host(&step_ns, counts_ + 1, sizeof(step_ns));
     return static_cast<double>(step_ns);
   }
 
@@ -197,6 +215,23 @@ class GpuMachine : public NvmeMachine {
     u8* medium = nullptr;
     u32 block_bytes = 0;
     friend bool operator==(const Filled&, const Filled&) = default;
+  };
+
+  // Zeroed.
+  class DeviceMemory {
+   public:
+    explicit DeviceMemory(u64 bytes) {
+      allocate(begin_, bytes);
+      require(cudaMemset(begin_, 0, bytes), "cudaMemset");
+      require(cudaStreamSynchronize(nullptr), "cudaMemset");
+    }
+    ~DeviceMemory() { (void)cudaFree(begin_); }
+    DeviceMemory(const DeviceMemory&) = delete;
+    DeviceMemory& operator=(const DeviceMemory&) = delete;
+    u8* begin() const { return begin_; }
+
+   private:
+    u8* begin_ = nullptr;
   };
 
   template <class T>
@@ -217,6 +252,7 @@ class GpuMachine : public NvmeMachine {
     require(cudaFuncGetAttributes(&attributes, bare_kernel), "kernel");
     require(cudaFuncGetAttributes(&attributes, fill_kernel), "kernel");
     require(cudaFuncGetAttributes(&attributes, check_kernel), "kernel");
+    require(load_cache_kernels(), "kernel");
   }
 
   u8* medium_of(const NvmePoint& point) const {
@@ -261,12 +297,14 @@ class GpuMachine : public NvmeMachine {
     load.latencies_max = std::min(point.latencies_max, latencies_max / load.lane_count);
     load.latencies_ns = point.latencies_max != 0 ? latencies_ : nullptr;
     load.counts = counts_;
-    if (load.lane_count > lanes_max || u64{load.lane_count} * load.block_bytes > buffer_bytes || load.window == 0 ||
-        (load.lists != nullptr && load.lane_count * nvme::memory_page_bytes > list_bytes) ||
-        (is_raw && load.window >= point.queue_depth)) {
-      throw std::runtime_error("too many lanes");
-    }
+    require_room(load.lane_count <= lanes_max && u64{load.lane_count} * load.block_bytes <= buffer_bytes &&
+                 load.window != 0 &&
+                 (load.lists == nullptr || load.lane_count * nvme::memory_page_bytes <= list_bytes) &&
+                 (!is_raw || load.window < point.queue_depth));
     return load;
+  }
+  static void require_room(bool is_enough) {
+    if (!is_enough) throw std::runtime_error("too many lanes");
   }
   nvme::MemoryDrive drive_of(const NvmePoint& point, const NvmeLoad& load) const {
     nvme::MemoryDrive drive{};
@@ -289,6 +327,23 @@ class GpuMachine : public NvmeMachine {
     filled_ = wanted;
     fill_kernel<<<512, threads, 0, user_stream_>>>(load_of(point));
     require(cudaStreamSynchronize(user_stream_), "filling the medium");
+  }
+
+  // Gives the load new queues, and starts the kernel that serves them.
+  nvme::ConnectedQueues start_drive(const NvmePoint& point, NvmeLoad& load) {
+    const nvme::ConnectedQueues set = nvme::lay_out_queues(queues_, point.queue_count, point.queue_depth);
+    load.queues = set.queues;
+    load.stop = &set.drive->is_stopping;
+    load.mapper = &extras_->mapper;
+    load.classes = extras_->classes;
+    require(cudaMemsetAsync(queues_, 0, set.bytes, user_stream_), "cudaMemset");
+    require(cudaMemsetAsync(outcomes_, 0, lanes_max * sizeof(u32), user_stream_), "cudaMemset");
+    place_kernel<<<1, 64, 0, user_stream_>>>(set, drive_of(point, load), extras_);
+    require(cudaStreamSynchronize(user_stream_), "placing queues");
+    const u32 drive_warps = point.queue_count * drive_warps_per_queue(point);
+    drive_kernel<<<blocks_for(drive_warps), threads, 0, drive_stream_>>>(set.drive, drive_warps);
+    require(cudaGetLastError(), "the drive's kernel");
+    return set;
   }
 
   NvmeMeasured execute(const NvmePoint& point, const NvmeLoad& load) {
@@ -333,9 +388,7 @@ class GpuMachine : public NvmeMachine {
   // Zeros are rounds that a lane has not reached.
   void read_latencies(const NvmeLoad& load, NvmeMeasured& measured) {
     std::vector<u32> found(u64{load.latencies_max} * load.lane_count);
-    require(cudaMemcpyAsync(found.data(), latencies_, found.size() * sizeof(u32), cudaMemcpyDeviceToHost, user_stream_),
-            "latencies");
-    require(cudaStreamSynchronize(user_stream_), "latencies");
+    copy_to_host(found.data(), latencies_, found.size() * sizeof(u32));
     for (const u32 latency_ns : found) {
       if (latency_ns != 0) measured.latencies_us.push_back(latency_ns / 1e3);
     }
@@ -349,15 +402,21 @@ class GpuMachine : public NvmeMachine {
     return counts;
   }
 
+  void copy_to_host(void* to, const void* from, u64 bytes) {
+    require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, user_stream_), "a copy to the host");
+    require(cudaStreamSynchronize(user_stream_), "a copy to the host");
+  }
+
+  void check_written(const NvmeLoad& load) {
+    check_kernel<<<512, threads, 0, user_stream_>>>(load);
+    if (read_counts().faults != 0) throw std::runtime_error("the medium has wrong content");
+  }
   void check(const NvmeLoad& load, const nvme::ConnectedQueues& set) {
+    if (load.writes) check_written(load);
     nvme::MemoryDrive drive{};
     nvme::ControllerState controller{};
-    if (load.writes) check_kernel<<<512, threads, 0, user_stream_>>>(load);
-    require(cudaMemcpyAsync(&drive, set.drive, sizeof(drive), cudaMemcpyDeviceToHost, user_stream_), "drive");
-    require(cudaMemcpyAsync(&controller, set.controller, sizeof(controller), cudaMemcpyDeviceToHost, user_stream_),
-            "controller");
-    const u32 faults = read_counts().faults;
-    if (faults != 0) throw std::runtime_error("the medium has wrong content");
+    copy_to_host(&drive, set.drive, sizeof(drive));
+    copy_to_host(&controller, set.controller, sizeof(controller));
     if (drive.complaint != 0) throw std::runtime_error("the drive complains: " + std::to_string(drive.complaint));
     if (controller.failure != 0) {
       throw std::runtime_error("the driver gave the drive up: " + std::to_string(controller.failure));

@@ -63,8 +63,11 @@ GPU4FS_FN inline Vector16 block_chunk(u64 block, u32 version, u32 chunk) {
 }
 
 // Odd multiples modulo a power of two are a permutation.
+GPU4FS_FN constexpr u64 spread_number(u64 number, u64 count) {
+  return number * 0x9e3779b1u & (count - 1);
+}
 GPU4FS_FN inline u64 spread_block(const NvmeLoad& load, u64 number) {
-  return number * 0x9e3779b1u & (load.block_count - 1);
+  return spread_number(number, load.block_count);
 }
 
 // The block of a lane's command. In a row: the lanes of a round are neighbours, and behind a round comes the next.
@@ -176,6 +179,20 @@ GPU4FS_FN inline void note_latency(const NvmeLoad& load, u32 lane, u32 round, u6
   load.latencies_ns[u64{round} * load.lane_count + lane] = static_cast<u32>(minimum<u64>(latency_ns, ~0u));
 }
 
+// Tells the lane of the command how it has ended: 1 is success, 0 would be nothing yet.
+GPU4FS_FN inline void note_outcome(const NvmeLoad& load, const nvme::Outcome& outcome) {
+  const u32 answer = outcome.end == nvme::CommandEnd::answered ? outcome.status + 1 : ~0u;
+  store<Order::release, Scope::engine>(&load.outcomes[outcome.cookie], answer);
+}
+
+// A short wait of a lane that began at `begin_ns`. Behind the deadline the lane gives the controller up, and so all
+// lanes end.
+GPU4FS_FN inline void wait_until_deadline(const NvmeLoad& load, nvme::ControllerState& controller, u64 begin_ns,
+                                          u32 backoff_ns) {
+  backoff(backoff_ns);
+  if (now_monotonic_ns() - begin_ns > load.limit_ns) nvme::fail(controller, nvme::Failure::timed_out);
+}
+
 template <class Group>
 GPU4FS_FN void finish_worker(Group g, const NvmeLoad& load, u64 commands) {
   on_leader(g, [&] {
@@ -273,13 +290,9 @@ GPU4FS_FN void run_shared(Group g, const NvmeLoad& load, u32 worker, Policy poli
   u64 commands = 0;
   for (u32 round = 0; g.broadcast(now_monotonic_ns()) - begin_ns < load.run_ns; ++round) {
     nvme::VirtualQueue& queue = policy.begin(g, round);
-    const auto visit = [&](const nvme::Outcome& outcome) {
-      const u32 answer = outcome.end == nvme::CommandEnd::answered ? outcome.status + 1 : ~0u;
-      store<Order::release, Scope::engine>(&load.outcomes[outcome.cookie], answer);
-    };
+    const auto visit = [&](const nvme::Outcome& outcome) { detail::note_outcome(load, outcome); };
     const auto wait = [&] {
-      backoff(GPU4FS_DEVICE_CODE != 0 ? 20 : 1000);
-      if (now_monotonic_ns() - begin_ns > load.limit_ns) nvme::fail(*queue.controller, nvme::Failure::timed_out);
+      detail::wait_until_deadline(load, *queue.controller, begin_ns, GPU4FS_DEVICE_CODE != 0 ? 20 : 1000);
     };
     const u64 block = choose_block(load, lane, round);
     const u32 version = load.versions[block] + (load.writes ? 1 : 0);

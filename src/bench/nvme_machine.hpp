@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "bench/nvme_cache_kinds.hpp"
 
 namespace gpu4fs::bench {
 
@@ -59,6 +60,24 @@ struct NvmeMeasured {
   double millions_per_s() const { return static_cast<double>(commands) / 1e6 / seconds; }
 };
 
+// A page cache in front of the drive. Lanes acquire pages, each lane one at a time.
+struct NvmeCachePoint {
+  NvmePoint load;         // blocks are pages; writes and latencies_max do not count
+  u64 page_count;         // of the medium, a power of two
+  u32 frame_count;        // a power of two and less than the pages
+  u32 rounds_min = 0;     // acquisitions of each lane in a phase that ends by time, however long they take
+  u32 latencies_max = 0;  // that are noted of each lane and kind
+};
+
+struct NvmeCacheMeasured {
+  struct Kind {
+    u64 operations = 0;
+    std::vector<double> latencies_us;  // the first ones of each lane
+  };
+
+  Kind kinds[cache_kind_count];  // by CacheKind
+};
+
 constexpr bool is_log(NvmeUse use) {
   return use == NvmeUse::log_alone || use == NvmeUse::log_shared || use == NvmeUse::log_classes;
 }
@@ -76,6 +95,8 @@ class NvmeMachine {
   // The same blocks without queues: copies by as many groups as reach the most. Afterwards all content is new. Blocks
   // have 4096 bytes at most.
   virtual NvmeMeasured bare(const NvmePoint& point) = 0;
+  // Acquires pages of an empty cache in all phases (cache_phases), of which two take load.run_ns each.
+  virtual NvmeCacheMeasured cache(const NvmeCachePoint& point) = 0;
   // The smallest step of the clock that latencies are measured with.
   virtual double clock_step_ns() = 0;
 };

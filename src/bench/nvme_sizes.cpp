@@ -86,33 +86,6 @@ void measure_size(NvmeContext& context, const NvmePoint& point, double limit_gb_
   context.result.rows.push_back(row);
 }
 
-// All latencies of one run, in us: a row for each percentile. The least and the greatest are those of the run.
-struct LatencyRun {
-  std::string name;
-  std::string what;
-  std::vector<double> latencies_us;
-  double drive_us;
-  std::string remark;
-};
-
-void add_latency_rows(NvmeContext& context, LatencyRun& run, const std::vector<u32>& percents) {
-  std::sort(run.latencies_us.begin(), run.latencies_us.end());
-  for (const u32 percent : percents) {
-    BenchRow row;
-    row.name = fmt::format("{}-p{}", run.name, percent);
-    row.what = fmt::format("{}, p{}", run.what, percent);
-    row.unit = "us";
-    row.value = percentile(run.latencies_us, percent / 100.0);
-    row.least = run.latencies_us.front();
-    row.greatest = run.latencies_us.back();
-    row.sample_count = run.latencies_us.size();
-    row.limit = run.drive_us;
-    row.limit_what = "the drive's latency";
-    row.remark = run.remark;
-    context.result.rows.push_back(row);
-  }
-}
-
 void measure_size_latency(NvmeContext& context, NvmePoint point, const char* lanes) {
   const bool is_many = point.use == NvmeUse::mapped;
   LatencyRun run;
@@ -133,6 +106,24 @@ void measure_size_latency(NvmeContext& context, NvmePoint point, const char* lan
 }
 
 }  // namespace
+
+void add_latency_rows(NvmeContext& context, LatencyRun& run, const std::vector<u32>& percents) {
+  std::sort(run.latencies_us.begin(), run.latencies_us.end());
+  for (const u32 percent : percents) {
+    BenchRow row;
+    row.name = fmt::format("{}-p{}", run.name, percent);
+    row.what = fmt::format("{}, p{}", run.what, percent);
+    row.unit = "us";
+    row.value = percentile(run.latencies_us, percent / 100.0);
+    row.least = run.latencies_us.front();
+    row.greatest = run.latencies_us.back();
+    row.sample_count = run.latencies_us.size();
+    row.limit = run.drive_us;
+    if (run.drive_us > 0) row.limit_what = "the drive's latency";
+    row.remark = run.remark;
+    context.result.rows.push_back(row);
+  }
+}
 
 NvmeSizesScale NvmeSizesScale::gpu(bool is_quick) {
   return {.block_bytes = measured_sizes(is_quick),

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "bench/nvme_cache_build.hpp"
 #include "bench/nvme_load.hpp"
 #include "bench/nvme_machine.hpp"
 #include "bench/nvme_raw.hpp"
@@ -72,6 +73,7 @@ class ThreadLoad {
   }
 
   NvmeMeasured execute(const std::function<void(u32)>& worker) {
+    counts_ = {};
     const double began = now_seconds();
     std::vector<std::thread> users;
     for (u32 i = 0; i < load.worker_count; ++i) users.emplace_back(worker, i);
@@ -86,18 +88,9 @@ class ThreadLoad {
     }
     return measured;
   }
+  // Each worker uses the queues as the point says.
   NvmeMeasured execute_on_queues() {
-    std::vector<u32> table(nvme::mapper_table_bytes(load.queue_count, slot_count()) / sizeof(u32));
-    nvme::QueueMapper mapper;
-    nvme::place_mapper(mapper, load.queues, load.queue_count, table.data(),
-                       {slot_count(), 1, nvme::MapperPolicy::two_choices});
-    std::vector<nvme::ClassQueue> classes(load.queue_count);
-    for (u32 i = 0; i < load.queue_count; ++i) {
-      nvme::place_classes(classes[i], &load.queues[i], nvme::class_weights_default());
-    }
-    load.mapper = &mapper;
-    load.classes = classes.data();
-    return execute([this](u32 worker) {
+    return execute_on_queues([this](u32 worker) {
       const FixedQueues fixed{load, worker};
       if (is_raw_) {
         run_raw(Lane{}, load, worker);
@@ -110,11 +103,27 @@ class ThreadLoad {
       }
     });
   }
+  NvmeMeasured execute_on_queues(const std::function<void(u32)>& worker) {
+    std::vector<u32> table(nvme::mapper_table_bytes(load.queue_count, slot_count()) / sizeof(u32));
+    nvme::QueueMapper mapper;
+    nvme::place_mapper(mapper, load.queues, load.queue_count, table.data(),
+                       {slot_count(), 1, nvme::MapperPolicy::two_choices});
+    std::vector<nvme::ClassQueue> classes(load.queue_count);
+    for (u32 i = 0; i < load.queue_count; ++i) {
+      nvme::place_classes(classes[i], &load.queues[i], nvme::class_weights_default());
+    }
+    load.mapper = &mapper;
+    load.classes = classes.data();
+    return execute(worker);
+  }
   // `medium` has what was written.
   void check(u8* medium) {
     load.medium = medium;
     check_medium(Lane{}, load, 0, 1);
-    if (counts_.faults != 0) throw std::runtime_error("the medium has wrong content");
+    require_good("the medium has wrong content");
+  }
+  void require_good(const char* fault) const {
+    if (counts_.faults != 0) throw std::runtime_error(fault);
   }
 
   NvmeLoad load{};
@@ -129,6 +138,73 @@ class ThreadLoad {
   std::vector<u32> latencies_;
   NvmeCounts counts_{};
   u32 stop_ = 0;
+};
+
+// The drive that is executed on a GPU otherwise, served by a thread, with the memory that a load shares with it.
+class ThreadDrive {
+ public:
+  // `load` gets queues, buffers and lists, and the medium the first content.
+  ThreadDrive(const NvmePoint& point, NvmeLoad& load, u64 buffer_bytes)
+      : medium_(zeroed(medium_bytes)),
+        buffers_(zeroed(buffer_bytes)),
+        lists_(zeroed(list_bytes(load))),
+        queues_(zeroed(lay_out(nullptr, point).bytes)),
+        set_(lay_out(queues_.get(), point)) {
+    load.buffers_address = u64{0x7500} << 32;
+    load.lists_address = u64{0x7600} << 32;
+    drive_.memory.windows[0] = {load.buffers_address, buffer_bytes, buffers_.get()};
+    drive_.memory.windows[1] = {load.lists_address, list_bytes(load), lists_.get()};
+    drive_.memory.window_count = 2;
+    drive_.namespaces[0] = {{namespace_id, load.logical_block_bytes, medium_bytes / load.logical_block_bytes},
+                            medium_.get()};
+    drive_.namespace_count = 1;
+    drive_.io_limits = {nvme_transfer_bytes_max, true, true};
+    drive_.batch_max = nvme_batch_max(load.block_bytes);
+    drive_.latency_ns = point.latency_ns;
+    drive_.reverses_batches = point.reverses_batches;
+    load.queues = set_.queues;
+    load.buffers = buffers_.get();
+    if (list_bytes(load) != 0) load.lists = lists_.get();
+    load.medium = medium_.get();
+    load.stop = &set_.drive->is_stopping;
+    fill_medium(Lane{}, load, 0, 1);
+  }
+
+  // Calls use() while the drive has new queues and serves them. use() returns when the load has ended.
+  template <class Use>
+  NvmeMeasured serve(Use&& use) {
+    std::memset(queues_.get(), 0, set_.bytes);
+    nvme::place_drive(set_, drive_);
+    for (u32 i = 0; i < set_.queue_count; ++i) nvme::connect_queue(set_, i);
+    std::thread host([this] { nvme::run_drive(Lane{}, *set_.drive, 0, 1, now_monotonic_ns() + 2 * limit_ns); });
+    NvmeMeasured measured;
+    try {
+      measured = use();
+    } catch (...) {
+      store<Order::release, Scope::engine>(&set_.drive->is_stopping, 1);
+      host.join();
+      throw;
+    }
+    host.join();
+    if (set_.drive->complaint != 0) throw std::runtime_error("the drive complains");
+    return measured;
+  }
+  u8* medium() { return medium_.get(); }
+
+ private:
+  static u64 list_bytes(const NvmeLoad& load) {
+    return needs_list(load.block_bytes) ? load.lane_count * nvme::memory_page_bytes : 0;
+  }
+  static nvme::ConnectedQueues lay_out(u8* memory, const NvmePoint& point) {
+    return nvme::lay_out_queues(memory, point.queue_count, std::min(point.queue_depth, depth_max));
+  }
+
+  Memory medium_;
+  Memory buffers_;
+  Memory lists_;
+  Memory queues_;
+  nvme::ConnectedQueues set_;
+  nvme::MemoryDrive drive_{};
 };
 
 class ThreadMachine : public NvmeMachine {
@@ -148,54 +224,35 @@ class ThreadMachine : public NvmeMachine {
     return users.execute([&](u32 worker) { run_bare(Lane{}, users.load, worker); });
   }
 
+  // The drive is the one that groups execute, on any medium.
+  NvmeCacheMeasured cache(const NvmeCachePoint& point) override {
+    ThreadLoad users(point.load);
+    ThreadDrive drive(point.load, users.load, u64{point.frame_count} * page_size);
+    const Memory memory = zeroed(cache_bytes(point));
+    std::vector<u32> latencies_ns(u64{cache_kind_count} * point.latencies_max * users.load.lane_count);
+    // The queues are known while they are served.
+    const auto load_of = [&](CachePhase phase) {
+      CacheLoad load = cache_load(point, users.load, memory.get(), latencies_ns.data(), point.latencies_max);
+      load.phase = phase;
+      return load;
+    };
+    for (const CachePhase phase : cache_phases) {
+      drive.serve([&] { return users.execute_on_queues([&](u32 lane) { run_cache(load_of(phase), lane); }); });
+      check_cache(Lane{}, load_of(phase));
+      users.require_good("the table counts otherwise");
+    }
+    users.check(drive.medium());
+    return cache_measured(*load_of(CachePhase::flush).counts, latencies_ns);
+  }
+
   double clock_step_ns() override { return 1; }
 
  private:
-  // The drive that is executed on a GPU otherwise.
   static NvmeMeasured run_on_drive(const NvmePoint& point) {
     ThreadLoad users(point);
-    NvmeLoad& load = users.load;
-    const Memory medium = zeroed(medium_bytes);
-    const u64 buffer_bytes = u64{load.lane_count} * point.block_bytes;
-    const Memory buffers = zeroed(buffer_bytes);
-    const u64 list_bytes = needs_list(load.block_bytes) ? load.lane_count * nvme::memory_page_bytes : 0;
-    const Memory lists = zeroed(list_bytes);
-    const u32 depth = std::min(point.queue_depth, depth_max);
-    const Memory queues = zeroed(nvme::lay_out_queues(nullptr, point.queue_count, depth).bytes);
-    const nvme::ConnectedQueues set = nvme::lay_out_queues(queues.get(), point.queue_count, depth);
-    nvme::MemoryDrive drive{};
-    load.buffers_address = u64{0x7500} << 32;
-    load.lists_address = u64{0x7600} << 32;
-    drive.memory.windows[0] = {load.buffers_address, buffer_bytes, buffers.get()};
-    drive.memory.windows[1] = {load.lists_address, list_bytes, lists.get()};
-    drive.memory.window_count = 2;
-    drive.namespaces[0] = {{namespace_id, load.logical_block_bytes, medium_bytes / load.logical_block_bytes},
-                           medium.get()};
-    drive.namespace_count = 1;
-    drive.io_limits = {nvme_transfer_bytes_max, true, true};
-    drive.batch_max = nvme_batch_max(load.block_bytes);
-    drive.latency_ns = point.latency_ns;
-    drive.reverses_batches = point.reverses_batches;
-    nvme::place_drive(set, drive);
-    for (u32 i = 0; i < point.queue_count; ++i) nvme::connect_queue(set, i);
-    load.queues = set.queues;
-    load.buffers = buffers.get();
-    if (list_bytes != 0) load.lists = lists.get();
-    load.medium = medium.get();
-    load.stop = &set.drive->is_stopping;
-    fill_medium(Lane{}, load, 0, 1);
-    std::thread host([&] { nvme::run_drive(Lane{}, *set.drive, 0, 1, now_monotonic_ns() + 2 * limit_ns); });
-    NvmeMeasured measured;
-    try {
-      measured = users.execute_on_queues();
-    } catch (...) {
-      store<Order::release, Scope::engine>(&set.drive->is_stopping, 1);
-      host.join();
-      throw;
-    }
-    host.join();
-    if (set.drive->complaint != 0) throw std::runtime_error("the drive complains");
-    users.check(medium.get());
+    ThreadDrive drive(point, users.load, u64{users.load.lane_count} * point.block_bytes);
+    const NvmeMeasured measured = drive.serve([&] { return users.execute_on_queues(); });
+    users.check(drive.medium());
     return measured;
   }
 

@@ -64,6 +64,18 @@ class MeasurementsTest(unittest.TestCase):
         self.assertEqual({key: len(values) for key, values in limits.items()}, dict.fromkeys(limits, 1))
         self.assertEqual((limits["us", False], limits["us", True]), ({50}, {15}))
 
+    def test_page_cache_by_kind(self) -> None:
+        rows = self.rows_of("nvme", "--engine", "cpu", "--only", "cache")
+        kinds = ("hit", "loading", "cold", "miss", "write-back")
+        self.assertEqual(set(rows), {f"nvme-cache-{kind}-p{percent}" for kind in kinds for percent in (25, 50, 75, 99)})
+        for name, row in rows.items():
+            self.assertEqual(row["unit"], "us")
+            self.assertGreater(row["median"], 0)
+            self.assertRegex(row["remark"], r"^\d+ operations of this kind$")
+            if limit := row.get("limit"):
+                self.assertEqual(limit, 50, name)
+                self.assertGreaterEqual(row["least"], 50, name)
+
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_engine_that_is_not_there(self) -> None:
         for engine in ("cuda", "both"):

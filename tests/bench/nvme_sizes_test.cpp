@@ -35,6 +35,7 @@ class CountingMachine : public NvmeMachine {
     measured.seconds = bare_seconds * (point.writes ? 2 : 1);
     return measured;
   }
+  NvmeCacheMeasured cache(const NvmeCachePoint& /*point*/) override { throw std::runtime_error("no cache"); }
   double clock_step_ns() override { return 1; }
 
   std::vector<NvmePoint> points;

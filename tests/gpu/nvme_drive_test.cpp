@@ -1,6 +1,6 @@
 // The drive that a kernel executes, with the driver in another kernel: every use of the benchmark's load, on shallow
-// and deep queues, with media in GPU memory and in host memory. Each run compares all bytes. Prints "N passed, N
-// failed" and exits non-zero on any failure.
+// and deep queues, with media in GPU memory and in host memory, and a page cache in front of it. Each run compares all
+// bytes. Prints "N passed, N failed" and exits non-zero on any failure.
 #include "bench/nvme_machine.hpp"
 #include "bench/result.hpp"
 #include "gpu_report.hpp"
@@ -42,6 +42,33 @@ void check_run(bench::NvmeMachine& machine, const NvmePoint& point) {
   }
 }
 
+// Lanes of warps bring pages in and write them, through queues that have room for all of them or for few.
+void check_cache(bench::NvmeMachine& machine, bench::NvmeMedium medium, u32 queue_depth) {
+  bench::NvmeCachePoint point;
+  point.page_count = 16384;
+  point.frame_count = 8192;
+  point.rounds_min = 4;
+  point.latencies_max = 16;
+  point.load.use = NvmeUse::mapped;
+  point.load.medium = medium;
+  point.load.queue_count = 3;
+  point.load.queue_depth = queue_depth;
+  point.load.lane_count = 2048;
+  point.load.latency_ns = 20000;
+  point.load.run_ns = 20000000;
+  const std::string what = "page cache, queues of depth " + std::to_string(queue_depth);
+  try {
+    const bench::NvmeCacheMeasured measured = machine.cache(point);
+    for (u32 kind = 0; kind < bench::cache_kind_count; ++kind) {
+      const bench::NvmeCacheMeasured::Kind& found = measured.kinds[kind];
+      check(found.operations > 0 && !found.latencies_us.empty(), what + ", kind " + std::to_string(kind));
+      std::printf("%-70s %8llu operations\n", what.c_str(), static_cast<unsigned long long>(found.operations));
+    }
+  } catch (const std::exception& error) {
+    check(false, what + ": " + error.what());
+  }
+}
+
 void run_all_uses() {
   const double began = bench::now_seconds();
   const std::unique_ptr<bench::NvmeMachine> machine = bench::new_gpu_machine();
@@ -76,6 +103,8 @@ void run_all_uses() {
   }
   point.latency_ns = 100000;
   check_run(*machine, point);
+  check_cache(*machine, NvmeMedium::host, 1024);
+  check_cache(*machine, NvmeMedium::device, 64);
   std::printf("%.1f s\n", bench::now_seconds() - began);
 }
 
