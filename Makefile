@@ -130,7 +130,7 @@ fuzz-images: setup-cpu
 	GPU4FS_IMAGE_SEED=$(SEED) GPU4FS_IMAGE_COUNT=$(COUNT) build/asan/gpu4fs_system_test --gtest_filter='ChangedImages.*'
 
 # Pictures of the sweep over levels, file sizes and numbers of files; SWEEP: its result, measured here if it is missing.
-# And of the NVMe driver over the size of commands; NVME: its results.
+# And of the NVMe driver over the size of commands, and of the page cache; NVME: its results.
 SWEEP ?= build/sweep.json
 NVME ?= bench/results/nvme-cuda-h200.json bench/results/nvme-cpu.json
 .PHONY: plots

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Plots results of `gpu4fs bench nvme --only sizes size-latency -o RESULT` like figures 6.1 to 6.8 of the thesis on
-the NVMe driver (Djerfi, Parallel NVMe Driver with Software Cache for GPU4FS, 2024), a picture RESULT-figure-6-N.png for
-each figure, next to RESULT or in --folder. A figure without data is named and not drawn.
+"""Plots results of `gpu4fs bench nvme --only sizes size-latency cache -o RESULT` like figures 6.1 to 6.9 of the thesis
+on the NVMe driver (Djerfi, Parallel NVMe Driver with Software Cache for GPU4FS, 2024), a picture RESULT-figure-6-N.png
+for each figure, next to RESULT or in --folder. A figure without data is named and not drawn.
 
 Grey lines are what the text of the thesis says of its own machine, a Samsung 980 PRO and a GPU, with the figure that
 the text is about. The curves of the thesis itself, and those of its CPU, are not here: its text has no numbers for
@@ -18,6 +18,7 @@ import re
 from pictures import folder_of, import_pyplot, parse_arguments, read_results
 
 SIZE_ROW = re.compile(r"nvme-sizes-(read|write)-(random|sequential)-(raw|shared|mapped)-(\d+)-(\d+)")
+CACHE_ROW = re.compile(r"nvme-cache-(hit|loading|cold|miss|write-back)-p(\d+)")
 LATENCY_ROW = re.compile(r"nvme-size-latency-(read|write)-(raw|one|many)-(\d+)-p(\d+)")
 GIB = 1.073741824  # GB
 
@@ -25,6 +26,10 @@ GIB = 1.073741824  # GB
 Reference = collections.namedtuple("Reference", "unit least greatest text")
 # The lines of a figure are the keys of `Data` that they begin with.
 Figure = collections.namedtuple("Figure", "number title kind lines references")
+# Kinds of acquisitions of a page. A locked hit of the thesis finds its page behind the lock of its set, because
+# somebody else has loaded it; here whoever comes later waits for the load without a lock.
+CACHE_KINDS = {"hit": "hit", "loading": "hit on the way", "cold": "cold miss", "miss": "miss",
+               "write-back": "miss with\nwrite-back"}
 USES = {"raw": "without the driver", "shared": "driver", "mapped": "driver", "one": "driver", "many": "driver"}
 
 
@@ -58,17 +63,25 @@ FIGURES = [
            [Reference("us read", 1e3, 1e5, "quartiles, 1 to 100 ms (figure 6.8)"),
             Reference("us write", 1e5, 1e6, "quartiles, 100 ms to 1 s (figure 6.8)"),
             value("us", 200, "minimum, around 200 us (figure 6.8)")]),
+    Figure("6.9", "latency of the page cache, many lanes", "kinds", [(kind,) for kind in CACHE_KINDS],
+           [value("us hit", 1e3, "hit, around 1 ms (figure 6.9)"),
+            value("us hit", 2, "hit, minimum 2 us (figure 6.9)"),
+            Reference("us loading", 1e5, 5e5, "locked hit, 100 to 500 ms (figure 6.9)"),
+            *[Reference(f"us {kind}", 1e4, 1e5, "misses, 10 to 100 ms (figure 6.9)")
+              for kind in ("cold", "miss", "write-back")]]),
 ]
 
 
 class Data:
-    """`rates`: (verb, pattern, use, queues) -> {bytes: row}; `latencies`: (verb, lanes) -> {bytes: {percent: row}}."""
+    """`rates`: (verb, pattern, use, queues) -> {bytes: row}; `latencies`: (verb, lanes) -> {bytes: {percent: row}};
+    `kinds`: (kind,) -> {percent: row}."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
             self.result = json.load(file)
         self.rates = collections.defaultdict(dict)
         self.latencies = collections.defaultdict(lambda: collections.defaultdict(dict))
+        self.kinds = collections.defaultdict(dict)
         if self.result["benchmark"] != "nvme":
             raise ValueError(f"benchmark {self.result['benchmark']}")
         for row in self.result["rows"]:
@@ -77,10 +90,12 @@ class Data:
                 self.rates[(found[1], found[2], found[3], int(found[4]))][int(found[5])] = row
             elif found := LATENCY_ROW.fullmatch(row["name"]):
                 self.latencies[(found[1], found[2])][int(found[3])][int(found[4])] = row
+            elif found := CACHE_ROW.fullmatch(row["name"]):
+                self.kinds[(found[1],)][int(found[2])] = row
 
     def lines(self, figure):
         """The lines of the figure that have data, by their keys, and the beginnings of those that have none."""
-        source = self.rates if figure.kind in ("rates", "balance") else self.latencies
+        source = {"rates": self.rates, "balance": self.rates, "kinds": self.kinds}.get(figure.kind, self.latencies)
         found, missing = {}, []
         for start in figure.lines:
             keys = sorted(key for key in source if key[:len(start)] == start)
@@ -183,16 +198,20 @@ def plot_latency(figure, lines, pyplot):
     return picture
 
 
-def box_of(size, rows):
-    return {"label": size_text(size), "med": rows[50]["median"], "q1": rows[25]["median"], "q3": rows[75]["median"],
+def box_of(label, rows):
+    return {"label": label, "med": rows[50]["median"], "q1": rows[25]["median"], "q3": rows[75]["median"],
             "whislo": rows[50]["least"], "whishi": rows[50]["greatest"], "fliers": [rows[99]["median"]]}
+
+
+def has_box(rows):
+    return {25, 50, 75, 99} <= set(rows)
 
 
 def plot_boxes(figure, lines, pyplot):
     """Quartiles; whiskers are the least and the greatest latency, and the mark is p99."""
     picture, fields = pyplot.subplots(1, len(lines), figsize=(6.5 * len(lines), 5), sharey=True, squeeze=False)
     for field, ((verb, _), line) in zip(fields[0], lines.items()):
-        boxes = [box_of(size, rows) for size, rows in line.items() if {25, 50, 75, 99} <= set(rows)]
+        boxes = [box_of(size_text(size), rows) for size, rows in line.items() if has_box(rows)]
         field.bxp(boxes, showfliers=True, flierprops={"marker": "_"})
         field.set_yscale("log")
         field.set_title(f"{verb}s: quartiles, least and greatest, p99")
@@ -205,7 +224,41 @@ def plot_boxes(figure, lines, pyplot):
     return picture
 
 
-PLOTS = {"rates": plot_rates, "balance": plot_rates, "latency": plot_latency, "boxes": plot_boxes}
+def draw_kind_references(field, figure, kind, position, drawn):
+    """What the thesis says of a kind, behind its box at this position. Each text is once in the legend."""
+    ends = [position - 0.4, position + 0.4]
+    for line in figure.references:
+        if line.unit != f"us {kind}":
+            continue
+        label = None if line.text in drawn else f"thesis: {line.text}"
+        drawn.add(line.text)
+        if line.least == line.greatest:
+            field.plot(ends, [line.least, line.least], color="grey", linestyle=":", label=label)
+        else:
+            field.fill_between(ends, line.least, line.greatest, color="grey", alpha=0.2, label=label)
+
+
+def plot_kinds(figure, lines, pyplot):
+    """A box for each kind, as in plot_boxes(), and the latency of the drive."""
+    picture, field = pyplot.subplots(figsize=(9, 5))
+    lines = {kind: rows for (kind,), rows in lines.items() if has_box(rows)}
+    field.bxp([box_of(CACHE_KINDS[kind], rows) for kind, rows in lines.items()], showfliers=True,
+              flierprops={"marker": "_"})
+    drawn = set()
+    for position, kind in enumerate(lines, 1):
+        draw_kind_references(field, figure, kind, position, drawn)
+    limits = {row["limit"]: row["limit_what"] for rows in lines.values() for row in rows.values() if "limit" in row}
+    for limit, text in limits.items():
+        field.axhline(limit, linestyle="--", color="black", label=f"limit: {text}")
+    field.set_yscale("log")
+    field.set_title("quartiles, least and greatest, p99", fontsize="medium")
+    field.set_ylabel("us")
+    field.grid(True, alpha=0.3)
+    field.legend(fontsize="x-small")
+    return picture
+
+
+PLOTS = {"rates": plot_rates, "balance": plot_rates, "latency": plot_latency, "boxes": plot_boxes, "kinds": plot_kinds}
 
 
 def draw_result(path, data, folder, pyplot):

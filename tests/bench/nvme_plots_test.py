@@ -14,6 +14,7 @@ from plot_programs import load_plots  # noqa: E402
 
 PLOTS = os.path.join(os.environ["GPU4FS_SOURCE"], "bench", "plots", "nvme.py")
 SIZES = (512, 4096, 1 << 20)
+PERCENTS = (25, 50, 75, 99)
 
 
 def row(name, unit, median):
@@ -31,12 +32,16 @@ def latency_rows(verb, lanes, percents):
             for size in SIZES for percent in percents]
 
 
+def cache_rows(*kinds):
+    return [row(f"nvme-cache-{kind}-p{percent}", "us", percent) for kind in kinds for percent in PERCENTS]
+
+
 def all_rows():
-    rows = []
+    rows = cache_rows("hit", "loading", "cold", "miss", "write-back")
     for verb in ("read", "write"):
         for use, queues in (("raw", 24), ("mapped", 24), ("shared", 1)):
             rows += rate_rows(verb, use, queues)
-        rows += latency_rows(verb, "many", (25, 50, 75, 99))
+        rows += latency_rows(verb, "many", PERCENTS)
         rows += latency_rows(verb, "one", (50, 99)) + latency_rows(verb, "raw", (50, 99))
     return rows
 
@@ -72,8 +77,8 @@ class NvmePlots(unittest.TestCase):
             self.assertEqual(missing, [])
             self.assertEqual(len(lines), len(figure.lines))
             for line in lines.values():
-                self.assertEqual(tuple(line), SIZES)
-        self.assertEqual([figure.number for figure in plots.FIGURES], [f"6.{i}" for i in range(1, 9)])
+                self.assertEqual(tuple(line), PERCENTS if figure.kind == "kinds" else SIZES)
+        self.assertEqual([figure.number for figure in plots.FIGURES], [f"6.{i}" for i in range(1, 10)])
 
     def test_million_commands(self):
         plots = load_plots(PLOTS)
@@ -99,7 +104,7 @@ class NvmePlots(unittest.TestCase):
         done = self.plot(self.result(all_rows()))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertNotIn("no rows", done.stdout)
-        for number in range(1, 9):
+        for number in range(1, 10):
             with open(os.path.join(self.folder, f"result-figure-6-{number}.png"), "rb") as file:
                 self.assertEqual(file.read(4), b"\x89PNG")
 
@@ -109,8 +114,17 @@ class NvmePlots(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("figure 6.8: not drawn, no rows of read many, write many", done.stdout)
         self.assertIn("figure 6.4: no rows of write raw", done.stdout)
+        self.assertIn("figure 6.9: not drawn, no rows of hit, loading, cold, miss, write-back", done.stdout)
         pictures = sorted(name for name in os.listdir(self.folder) if name.endswith(".png"))
         self.assertEqual(pictures, ["result-figure-6-4.png", "result-figure-6-7.png"])
+
+    def test_kinds_that_are_there(self):
+        self.need_matplotlib()
+        done = self.plot(self.result(cache_rows("hit", "miss")))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("figure 6.9: no rows of loading, cold, write-back", done.stdout)
+        pictures = [name for name in os.listdir(self.folder) if name.endswith(".png")]
+        self.assertEqual(pictures, ["result-figure-6-9.png"])
 
 
 if __name__ == "__main__":
