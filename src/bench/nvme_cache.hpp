@@ -6,8 +6,8 @@
 // writers of a page's bytes apart, so all that are compared belong to one version. A lane whose guard is taken neither
 // compares nor writes. Only a write-back waits for a guard, which a writer keeps while it stores.
 //
-// Lanes of a warp go ways of their own. None of them waits for another one while it has something that others wait for,
-// except for transfers, which the lane polls itself. Everybody ends at the load's deadline.
+// Lanes of a warp go ways of their own. While a lane has something that others wait for, it waits only for transfers,
+// which it polls itself, and for a guard of a writer, who waits for nobody. Everybody ends at the load's deadline.
 #pragma once
 
 #include "bench/nvme_cache_kinds.hpp"
