@@ -347,7 +347,7 @@ void survive(Fault how, u32 namespace_count) {
   const std::vector<std::string> devices{Machine::name(0), has_two ? Machine::name(0) + "/2" : Machine::name(1)};
   make(devices);
   session::ServerOptions options = options_of(devices);
-  options.drives.command_timeout_ns = 1000000000;
+  options.drives.command_timeout_ns = 2000000000;
   FakeDrive& drive = machine.drive(0);
   drive.has_abort = how != Fault::forgets_and_ignores_aborts;
   {

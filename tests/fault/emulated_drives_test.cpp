@@ -101,6 +101,8 @@ TEST(EmulatedDrives, LateCommandsAreRepeated) {
   std::atomic<u32> writes{0};
   std::atomic<u32> lost_count{0};
   std::atomic<bool> is_lossy{false};
+  // A quarter of it is the time for an Abort, also on a busy machine.
+  options.drives.command_timeout_ns = 2 * timeout_ns;
   options.drives.answers_aborts = true;
   options.drives.is_lost = [&](u32 device, const nvme::SubmissionEntry& entry) {
     if (!is_lossy || device != 1) return false;

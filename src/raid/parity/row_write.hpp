@@ -101,9 +101,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
   return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
 }
 
-// Rows that are written. The ranks of a warp determine the places of pages and parities before the first page is stored,
-// in a plain pool, and if all rows are written as a whole and all entries can be announced. Otherwise, and on a Lane, the
-// leader plans slot by slot.
+// Rows that are written. The ranks of a warp determine the places of pages and parities before the first page is
+// stored, in a plain pool, and if all rows are written as a whole and all entries can be announced. Otherwise, and on a
+// Lane, the leader plans slot by slot.
 struct WriteBatch {
   RowBatch rows;
   u64 wanted;        // slots that are written, one bit each
