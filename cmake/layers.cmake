@@ -32,6 +32,10 @@ set(GPU4FS_tools_INCLUDES base format device replay nvme raid space fs ring engi
 set(GPU4FS_bench_INCLUDES base format wire cache device nvme raid space fs ring engine pool session maintenance server
   fsck client frontend cli)
 
+# Folders of a layer, bottom to top, for layers whose folders have an order: files of a folder may lead, also through
+# files of the layer that are in no folder, to those of lower folders and not of higher ones.
+set(GPU4FS_engine_FOLDERS optimistic handlers poll)
+
 # The public headers in include/gpu4fs/ are outside of the layers: the layers from client upwards may include them, and
 # they may include these.
 set(GPU4FS_public_INCLUDES base format wire device raid space fs ring engine client)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Includes point down: checks src/ and include/ against the order in cmake/layers.cmake.
 
-Also keeps the compiler's CUDA macros inside src/base/config.hpp, and keeps what a kernel cannot
-use (virtual calls, exceptions, std containers and atomics) out of host+device headers.
+The same holds for the folders of a layer that has an order of them. Also keeps the compiler's CUDA
+macros inside src/base/config.hpp, and keeps what a kernel cannot use (virtual calls, exceptions,
+std containers and atomics) out of host+device headers.
 """
 import argparse
 import pathlib
@@ -23,12 +24,23 @@ NOT_IN_KERNELS = re.compile(
 )
 
 
-def read_layers(root: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
+def read_sets(root: pathlib.Path) -> dict[str, list[str]]:
     text = (root / "cmake/layers.cmake").read_text(encoding="utf-8")
-    sets = {name: words.split() for name, words in re.findall(r"^set\((\w+)([^)]*)\)", text, re.M)}
+    return {name: words.split() for name, words in re.findall(r"^set\((\w+)([^)]*)\)", text, re.M)}
+
+
+def read_layers(root: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
+    sets = read_sets(root)
     order = sets["GPU4FS_LAYERS"]
     names = order + ["public"]
     return order, {name: sets.get(f"GPU4FS_{name}_INCLUDES", []) for name in names}
+
+
+def read_folders(root: pathlib.Path) -> dict[str, list[str]]:
+    """The folders of the layers that have an order of them."""
+    sets = read_sets(root)
+    found = {name: sets.get(f"GPU4FS_{name}_FOLDERS", []) for name in sets["GPU4FS_LAYERS"]}
+    return {layer: folders for layer, folders in found.items() if folders}
 
 
 def check_table(order: list[str], allowed: dict[str, list[str]]) -> list[str]:
@@ -99,12 +111,59 @@ def check_file(root, path, order, allowed) -> list[str]:
     return faults
 
 
+def folder_of(name: str) -> str | None:
+    """The folder, inside of its layer, of a file whose name begins with the layer."""
+    parts = name.split("/")
+    return parts[1] if len(parts) > 2 else None
+
+
+def includes_in_layer(root: pathlib.Path, layer: str) -> dict[str, list[tuple[int, str]]]:
+    found = {}
+    for path in source_files(root, (f"src/{layer}",)):
+        lines = strip_comments(path.read_text(encoding="utf-8", errors="replace")).splitlines()
+        targets = [(number, INCLUDE.match(line)) for number, line in enumerate(lines, 1)]
+        found[path.relative_to(root / "src").as_posix()] = [
+            (number, match.group(2)) for number, match in targets if match and match.group(2).startswith(layer + "/")
+        ]
+    return found
+
+
+def check_folders(root: pathlib.Path, layer: str, folders: list[str]) -> list[str]:
+    """Files outside of folders are passed through: they belong to no place in the order."""
+    includes = includes_in_layer(root, layer)
+    faults = []
+    for name in includes:
+        folder = folder_of(name)
+        if folder is None:
+            continue
+        if folder not in folders:
+            faults.append(f"src/{name}:1: cmake/layers.cmake gives folder {folder} of {layer} no place")
+            continue
+        for number, target in includes[name]:
+            seen = {target}
+            paths = [(target,)]
+            while paths:
+                path = paths.pop()
+                reached = folder_of(path[-1])
+                if reached in folders and folders.index(reached) > folders.index(folder):
+                    faults.append(f"src/{name}:{number}: {folder} may not lead to {reached} ({' > '.join(path)})")
+                    break
+                if reached is not None:
+                    continue
+                further = [t for _, t in includes.get(path[-1], []) if t not in seen]
+                seen.update(further)
+                paths += [path + (t,) for t in further]
+    return faults
+
+
 def check_tree(root: pathlib.Path) -> tuple[list[str], int]:
     order, allowed = read_layers(root)
     faults = check_table(order, allowed)
     files = source_files(root, ("src", "include"))
     for path in files:
         faults += check_file(root, path, order, allowed)
+    for layer, folders in read_folders(root).items():
+        faults += check_folders(root, layer, folders)
     others = source_files(root, ("tests", "bench", "examples"))
     for path in others:
         text = strip_comments(path.read_text(encoding="utf-8", errors="replace"))
@@ -134,10 +193,23 @@ CANARIES = {
     "src/raid/public.hpp": ("#include <gpu4fs/gpu4fs.h>\n", "includes the public header"),
     "tests/base/macro_test.cpp": ("#if __CUDA_ARCH__\n#endif\n", "outside src/base/config.hpp"),
     "src/elsewhere/a.hpp": ("\n", "is not a layer"),
+    "src/engine/optimistic/up.hpp": (
+        '#include "engine/handlers/a.hpp"\n',
+        "optimistic may not lead to handlers",
+    ),
+    "src/engine/handlers/around.hpp": (
+        '#include "engine/passed_through.hpp"\n',
+        "handlers may not lead to poll (engine/passed_through.hpp > engine/poll/a.hpp)",
+    ),
+    "src/engine/unplaced/a.hpp": ("\n", "no place"),
 }
 CLEAN = {
     "src/base/a.hpp": "// virtual, throw, __CUDACC__ and #include \"tools/x.hpp\" in a comment\n",
     "src/base/config.hpp": "#if defined(__CUDACC__)\n#endif\n",
+    "src/engine/passed_through.hpp": '#include "engine/poll/a.hpp"\n#include "engine/passed_through.hpp"\n',
+    "src/engine/poll/a.hpp": '#include "engine/handlers/a.hpp"\n#include "engine/passed_through.hpp"\n',
+    "src/engine/handlers/a.hpp": '#include "engine/optimistic/a.hpp"\n',
+    "src/engine/optimistic/a.hpp": "\n",
     "src/ring/ring.hpp": '#include <string>\n#include "base/a.hpp"\n',
     "src/server/pool.hpp": '#include "ring/ring.hpp"\n#include "base/a.hpp"\n',
 }

@@ -13,6 +13,7 @@
 #include "engine/engine_types.hpp"
 #include "engine/optimistic/file_slots.hpp"
 #include "engine/optimistic/inode_view.hpp"
+#include "fs/map/map_walk.hpp"
 #include "raid/page_copies.hpp"
 #include "raid/stage_pages.hpp"
 

@@ -1,22 +1,12 @@
-// Access times of inodes that a command has read, according to the mount's option and the inode's own flag.
+// Access times of inodes that a command has read.
 #pragma once
 
 #include "engine/handlers/access_check.hpp"
+#include "fs/inode/access_time.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/inode/inode_rules.hpp"
 
 namespace gpu4fs::engine {
-
-// Whether a read at `now` changes the access time `access`. The rules of relatime are those of mount(8).
-GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode, u64 access, u64 now) {
-  if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
-  if (fs.access_time_mode == fs::AccessTimeMode::directories_never && fs::is_directory(inode.mode)) return false;
-  if ((inode.flags & format::inode_flag_no_access_time) != 0) return false;
-  if (fs.access_time_mode == fs::AccessTimeMode::strict) return access != now;
-  constexpr i64 day_seconds = 24 * 60 * 60;
-  return access <= inode.modification_time || access <= inode.change_time ||
-         format::time_seconds(now) - format::time_seconds(access) >= day_seconds;
-}
 
 // The end of a handler that has read `ref`: sets the access time if it is due. If the time
 // cannot be set, for example for lack of space, it stays unchanged. Status: waits_for_gate.

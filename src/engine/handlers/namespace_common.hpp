@@ -1,4 +1,4 @@
-// Common functions of the handlers of names: names and inodes of a command, access checks, times.
+// Common functions of the handlers of names: the names of a command and its inodes, access checks, times.
 //
 // A handler locks inodes before it relies on their content. A front end that has already checked permissions (FUSE with
 // default_permissions) owns a trusted session. For all others the engine checks them, with the session's own
@@ -6,9 +6,11 @@
 #pragma once
 
 #include "base/mutant.hpp"
+#include "engine/command_names.hpp"
 #include "engine/handlers/access_check.hpp"
 #include "engine/handlers/access_time.hpp"
 #include "engine/log_records.hpp"
+#include "engine/open_flags.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/inode/inode_rules.hpp"
 #include "fs/names/directory_shrink.hpp"
@@ -18,30 +20,7 @@ namespace gpu4fs::engine {
 
 inline constexpr u32 link_count_max = 65000;  // of everything except directories, as in ext4
 
-// Flags of open(2) as in Linux on x86-64, which FUSE uses too.
-inline constexpr u32 open_access_mask = 03;
-inline constexpr u32 open_write_only = 01;
-inline constexpr u32 open_read_write = 02;
-inline constexpr u32 open_exclusive = 0200;
-inline constexpr u32 open_truncate = 01000;
-inline constexpr u32 open_append = 02000;
-inline constexpr u32 open_directory = 0200000;
-inline constexpr u32 open_no_access_time = 01000000;
-
-// The rights that open(2) needs for these flags.
-GPU4FS_FN constexpr u32 open_rights(u32 flags) {
-  const u32 access = flags & open_access_mask;
-  u32 wanted = access == open_write_only ? fs::may_write : fs::may_read;
-  if (access >= open_read_write) wanted = fs::may_read | fs::may_write;
-  return (flags & open_truncate) != 0 ? wanted | fs::may_write : wanted;
-}
-
 // The names of a command, in its own memory.
-struct NameBytes {
-  const u8* bytes;
-  u32 length;
-  u32 reserved;
-};
 GPU4FS_FN inline NameBytes first_name(const CommandState& c) {
   GPU4FS_CHECK_LE(u32{c.command.name_length}, u32{command_name_capacity});
   return {c.names, c.command.name_length, 0};
@@ -49,47 +28,6 @@ GPU4FS_FN inline NameBytes first_name(const CommandState& c) {
 GPU4FS_FN inline NameBytes second_name(const CommandState& c) {
   GPU4FS_CHECK_LE(u32{c.command.name_length} + c.command.second_name_length, u32{command_name_capacity});
   return {c.names + c.command.name_length, c.command.second_name_length, 0};
-}
-
-GPU4FS_FN inline bool is_dot(NameBytes name) {
-  return name.length == 1 && name.bytes[0] == '.';
-}
-GPU4FS_FN inline bool is_dot_dot(NameBytes name) {
-  return name.length == 2 && name.bytes[0] == '.' && name.bytes[1] == '.';
-}
-GPU4FS_FN inline bool is_dots(NameBytes name) {
-  return is_dot(name) || is_dot_dot(name);
-}
-
-// Status: not_found for an empty name (as for an empty path), name_too_long, invalid_argument.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_name(Group g, NameBytes name) {
-  if (name.length == 0) return Status::not_found;
-  if (name.length > name_length_max) return Status::name_too_long;
-  bool is_clean = true;
-  for (u32 i = g.rank(); i < name.length; i += Group::size()) {
-    is_clean = is_clean && name.bytes[i] != 0 && name.bytes[i] != '/';
-  }
-  return g.all(is_clean) ? Status::ok : Status::invalid_argument;
-}
-
-// One name of a path.
-struct PathComponent {
-  u32 begin;
-  u32 end;        // begin == end: nothing remains
-  u32 has_slash;  // a slash follows
-  u32 is_last;    // only slashes follow
-};
-
-// The first component of path[begin, path_end). `begin` may be at slashes. For a single rank.
-GPU4FS_FN inline PathComponent next_component(const u8* path, u32 begin, u32 path_end) {
-  GPU4FS_CHECK_LE(begin, path_end);
-  while (begin < path_end && path[begin] == '/') ++begin;
-  u32 end = begin;
-  while (end < path_end && path[end] != '/') ++end;
-  u32 rest = end;
-  while (rest < path_end && path[rest] == '/') ++rest;
-  return {begin, end, end < path_end, rest == path_end};
 }
 
 template <class Group>
@@ -101,12 +39,6 @@ GPU4FS_FN GPU4FS_NOINLINE fs::HashedName hash_name(Group g, const Engine& engine
 
 GPU4FS_FN inline Status check_writable(const Engine& engine) {
   return GPU4FS_MUTANT(read_only_ignored, engine.fs.read_only != 0, false) ? Status::read_only : Status::ok;
-}
-
-// Inodes that clients can name. These exclude the inode file, the bitmaps and the reserved numbers.
-GPU4FS_FN constexpr bool is_file_number(u64 number) {
-  const bool is_file = number == format::inode_number_root || number >= format::inode_number_first_free;
-  return GPU4FS_MUTANT(reserved_inodes_named, is_file, true) && number < fs::inode_number_max;
 }
 
 // Loads the inode and locks it. Status: stale if there is no such inode, corrupt_structure, and those of lock_inode and

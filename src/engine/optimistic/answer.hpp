@@ -10,8 +10,8 @@
 #include "engine/optimistic/absent_pages.hpp"
 #include "engine/optimistic/read_move.hpp"
 #include "engine/optimistic/walk.hpp"
-#include "engine/poll/token.hpp"
 #include "engine/read_ahead.hpp"
+#include "engine/ring_token.hpp"
 
 namespace gpu4fs::engine::detail {
 

@@ -2,6 +2,7 @@
 // if the ordinary way has to answer. Then the client has seen nothing.
 #pragma once
 
+#include "engine/open_flags.hpp"
 #include "engine/optimistic/read_plan.hpp"
 #include "engine/session_memory.hpp"
 #include "fs/inode/inode.hpp"

@@ -2,10 +2,12 @@
 #pragma once
 
 #include "base/mutant.hpp"
+#include "base/racy_access.hpp"
+#include "engine/command_names.hpp"
 #include "engine/engine_types.hpp"
-#include "engine/handlers/namespace_common.hpp"
 #include "engine/optimistic/version.hpp"
 #include "fs/inode/inode_rules.hpp"
+#include "fs/names/permissions.hpp"
 #include "fs/pages/peek_page.hpp"
 
 namespace gpu4fs::engine {

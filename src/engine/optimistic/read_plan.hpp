@@ -7,12 +7,12 @@
 
 #include "base/mutant.hpp"
 #include "engine/clock.hpp"
-#include "engine/handlers/access_time.hpp"
 #include "engine/optimistic/file_slots.hpp"
 #include "engine/optimistic/inode_view.hpp"
 #include "engine/optimistic/views.hpp"
 #include "engine/session_memory.hpp"
-#include "fs/map/map_types.hpp"
+#include "fs/inode/access_time.hpp"
+#include "fs/map/map_walk.hpp"
 #include "raid/page_access.hpp"
 #include "raid/page_copies.hpp"
 

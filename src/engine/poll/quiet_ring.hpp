@@ -4,7 +4,7 @@
 #pragma once
 
 #include "engine/optimistic/answer.hpp"
-#include "engine/poll/token.hpp"
+#include "engine/ring_token.hpp"
 
 namespace gpu4fs::engine::detail {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/command_life.hpp"
-#include "engine/poll/token.hpp"
+#include "engine/ring_token.hpp"
 #include "engine/upcalls.hpp"
 
 namespace gpu4fs::engine::detail {
