@@ -259,6 +259,8 @@
   X(shared_slots_forgotten, nvme, "SharedCommands.*", "Only the first request of a shared command ends.")             \
   X(shared_pages_exchanged, nvme, "SharedCommands.*", "Pages of a shared command are in the wrong order.")            \
   X(command_page_limit_ignored, nvme, "SharedCommands.*", "A shared command has more pages than its drive takes.")    \
+  X(neighbourhoods_confused, nvme, "SharedCommands.*",                                                                \
+    "After an error of a shared command pages elsewhere lose theirs, and its own fail again and again.")              \
   X(shared_error_blames_all, nvme, "SharedCommands.*",                                                                \
     "A page that its drive refuses takes its neighbours with it.")                                                    \
   X(aborted_request_lost, nvme, "DriveSilence.LateCommands*",                                                         \

@@ -160,6 +160,29 @@ TEST(SharedCommands, AReadErrorIsThatOfItsPage) {
   EXPECT_EQ(device::write_error_of(*served.world.staged, 0), Status::ok);
 }
 
+// A page that cannot be read takes nothing from pages that are elsewhere.
+TEST(SharedCommands, OnlyTheNeighbourhoodOfAnErrorIsReadPageByPage) {
+  constexpr u64 far = 3 * device::neighbourhood_pages;
+  constexpr u64 border = 2 * device::neighbourhood_pages;
+  static_assert(far + 32 < device_pages);
+  Commands commands;
+  ServedWorld served(8, 2, 0, commands.judge());
+  commands.bad_page = border + 2;
+  EXPECT_EQ(begin_all(served.world, pages_from(border - 8, 16), IoOperation::read), 16u);
+  EXPECT_EQ(told_owners(served.world).size(), 16u);
+  EXPECT_EQ(commands.reads, 1u);
+  EXPECT_EQ(begin_all(served.world, pages_from(far, 32), IoOperation::read), 32u);
+  EXPECT_EQ(told_owners(served.world).size(), 32u);
+  EXPECT_EQ(commands.reads, 2u) << "pages elsewhere share a command";
+  for (u64 page = far; page < far + 32; ++page) EXPECT_EQ(served.world.read(page, first_byte(page)), Status::ok);
+  EXPECT_EQ(begin_all(served.world, pages_from(border - 8, 16), IoOperation::read), 16u);
+  EXPECT_EQ(told_owners(served.world).size(), 16u);
+  EXPECT_EQ(commands.reads, 18u) << "nobody knows on which side of the border the page is";
+  for (u64 page = border - 8; page < border + 8; ++page) {
+    EXPECT_EQ(served.world.read(page, first_byte(page)), page == border + 2 ? Status::medium_error : Status::ok);
+  }
+}
+
 // What the drive has refused stays dirty until its own command fails.
 TEST(SharedCommands, AWriteErrorIsThatOfItsPage) {
   Commands commands;

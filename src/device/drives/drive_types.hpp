@@ -38,6 +38,12 @@ inline constexpr u32 drive_transfer_page_max = 32;
 inline constexpr u64 drive_list_bytes = drive_transfer_page_max * sizeof(u64);
 static_assert(page_size % drive_list_bytes == 0, "a list is in one page");
 
+// A drive's pages are in neighbourhoods of this many pages. Those whose numbers differ by a multiple of
+// `neighbourhood_count` share a fate (drives/shared_commands.hpp), so a drive has a fixed number of them.
+inline constexpr u32 neighbourhood_pages = 64;
+inline constexpr u32 neighbourhood_count = 64;
+static_assert(drive_transfer_page_max <= neighbourhood_pages, "a command is in two neighbourhoods at most");
+
 // In memory that the host accesses too.
 struct alignas(cache_line) DriveSignal {
   u32 failure;   // atomic, of the engine: a nvme::Failure; 0: none
@@ -80,9 +86,10 @@ struct Drive {
   DriveSignal* signal;
   u64 command_timeout_ns;
   DriveWatch watch;
-  u64 next_look_ns;     // atomic: when somebody looks whether the drive is silent
-  u64 next_clean_ns;    // atomic: when somebody looks for commands that a failed drive has left
-  u64 single_until_ns;  // atomic: until then each page has a command of its own; 0: none has failed
+  u64 next_look_ns;   // atomic: when somebody looks whether the drive is silent
+  u64 next_clean_ns;  // atomic: when somebody looks for commands that a failed drive has left
+  // Atomic, by neighbourhood: until then each of its pages has a command of its own; 0: none has failed.
+  u64 single_until_ns[neighbourhood_count];
   u64 block_count;
   u32 queue_count;  // from 1 on, see urgent_queue
   u32 namespace_id;

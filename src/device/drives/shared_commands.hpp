@@ -5,8 +5,9 @@
 // a chain in engine memory, and all of them complete together (drives/drive_requests.hpp).
 //
 // A command that fails does not say which of its pages is to blame. So its requests end as `again`, and for a while the
-// drive gets a command for each page. Loads that end so are repeated by whoever needs the page, and pages that were not
-// written stay dirty. The second attempt has a status of its own.
+// drive gets a command for each page of the neighbourhood. Loads that end so are repeated by whoever needs the page,
+// and pages that were not written stay dirty. The second attempt has a status of its own. Other pages of the drive go
+// on sharing commands, except for the neighbourhoods that have the same word.
 //
 // Collective, unless something else is said.
 #pragma once
@@ -36,15 +37,28 @@ struct CommandShare {
 };
 inline constexpr u32 no_rank = ~u32{0};
 
-GPU4FS_FN inline bool takes_single_pages(const Drive& drive) {
-  const u64 until_ns = load<Order::relaxed, Scope::engine>(&drive.single_until_ns);
+GPU4FS_FN constexpr u32 neighbourhood_of(u64 page) {
+  return static_cast<u32>(page / neighbourhood_pages % neighbourhood_count);
+}
+
+// Whether a shared command of the page's neighbourhood has failed not long ago.
+GPU4FS_FN inline bool takes_single_pages(const Drive& drive, u64 page) {
+  const u32 place = GPU4FS_MUTANT(neighbourhoods_confused, neighbourhood_of(page), neighbourhood_of(page) ^ 1u);
+  const u64 until_ns = load<Order::relaxed, Scope::engine>(&drive.single_until_ns[place]);
   return until_ns != 0 && now_monotonic_ns() < until_ns;
+}
+
+// A command of `count` pages from `first` on has failed.
+GPU4FS_FN inline void take_single_pages(Drive& drive, u64 first, u32 count) {
+  const u64 until_ns = now_monotonic_ns() + single_pages_ns;
+  store<Order::relaxed, Scope::engine>(&drive.single_until_ns[neighbourhood_of(first)], until_ns);
+  store<Order::relaxed, Scope::engine>(&drive.single_until_ns[neighbourhood_of(first + count - 1)], until_ns);
 }
 
 // Whether a request may share a command: nobody waits for it in a lane. One rank.
 GPU4FS_FN inline bool is_shareable(const Drive& drive, const IoRequest& request) {
   return moves_bytes(request.operation) && request.reports != 0 && request.length == page_size &&
-         drive.transfer_page_max > 1 && !takes_single_pages(drive);
+         drive.transfer_page_max > 1 && !takes_single_pages(drive, request.offset / page_size);
 }
 
 // Equal for neighbours, up to the page, which is in the lowest bits.
@@ -126,9 +140,7 @@ GPU4FS_FN inline Status status_of_requests(const IoQueue& queue, const IoSlot& h
   const Status status = status_of(outcome, head.request.operation);
   if (head.chain_count == 1 || status == Status::ok || outcome.end != nvme::CommandEnd::answered) return status;
   Drive* const drive = load<Order::acquire, Scope::engine>(&queue.drives->drives[head.request.device]);
-  if (drive != nullptr) {
-    store<Order::relaxed, Scope::engine>(&drive->single_until_ns, now_monotonic_ns() + single_pages_ns);
-  }
+  if (drive != nullptr) take_single_pages(*drive, head.request.offset / page_size, head.chain_count);
   return GPU4FS_MUTANT(shared_error_blames_all, Status::again, status);
 }
 
