@@ -322,6 +322,9 @@
   X(error_of_predecessor_kept, device, "DetachedIo.*", "A device is given up for an error of the one before it.")      \
   X(detached_error_lost, device, "DetachedIo.*", "An error of a page that is written behind is in no flush.")         \
   X(detached_flush_error_lost, device, "DetachedIo.*", "A device that could not be flushed counts as flushed.")       \
+  X(load_waiter_not_told, device, "DetachedIo.*", "Who joins a load of somebody else is never told of its end.")      \
+  X(loads_not_joined, device, "DetachedIo.*",                                                                         \
+    "A command waits in its step for a page that somebody else loads, and holds its worker.")                         \
   X(next_report_not_told, device, "DetachedIo.*",                                                                     \
     "Who waits for a transfer that others have begun is never restarted.")                                            \
   X(detached_generation_kept, device, "DetachedIo.*", "A transfer is ended because an earlier one has completed.")    \

@@ -119,6 +119,15 @@ GPU4FS_FN inline void drop_io(CommandState& c, u32 count = 1) {
   fetch_sub<Order::relaxed, Scope::engine>(&c.io_left, count);
 }
 
+// Between begin_io() and await_io(): the command also waits for the next report, if it can be told. True: it is told.
+// Leader.
+GPU4FS_FN inline bool await_next_report(Engine& engine, CommandState& c) {
+  count_io(c);
+  if (device::tell_of_next_report(*engine.fs.space.staged, c.index)) return true;
+  drop_io(c);
+  return false;
+}
+
 // Status: ok if nothing is in flight for the command; waits_for_io: it is restarted when everything has ended, well or
 // not. `has_begun`: whether this rank has begun a request. Collective.
 template <class Group>

@@ -66,13 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status continue_frame_flush(Group g, Engine& engine, C
     });
     const bool goes_on = g.any(begun.in_flight != 0 || begun.written != 0);
     // What is left is being written by others.
-    const bool is_told = on_leader(g, [&] {
-      if (goes_on) return false;
-      count_io(c);
-      if (device::tell_of_next_report(staged, c.index)) return true;
-      drop_io(c);
-      return false;
-    });
+    const bool is_told = on_leader(g, [&] { return !goes_on && await_next_report(engine, c); });
     const Status status = await_io(g, engine, c, false);
     if (status != Status::ok) return status;
     if (!goes_on && !is_told) return Status::again;

@@ -6,6 +6,7 @@
 
 #include "base/config.hpp"
 #include "device/staged/detached_io.hpp"
+#include "device/staged/joined_loads.hpp"
 #include "device/staged/load_ahead.hpp"
 #include "raid/page_access.hpp"
 
@@ -35,13 +36,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline device::StagedPage page_to_load(const LogicalSp
 
 }  // namespace detail
 
-// Begins to load the copies of the ranks' pages that are read first. Collective; no_address: the rank has no page.
-// `owner`: see begin_detached_loads(). True: it was begun for the rank, and ring_staged() has to follow.
+// Begins to load the copies of the ranks' pages that are read first, or joins others who load them. Collective;
+// no_address: the rank has no page. `owner`: see begin_or_join_loads(); no_io_owner: nothing is joined. begun:
+// ring_staged() has to follow.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool begin_page_loads(Group g, const LogicalSpace& space, u64 address, u32 owner) {
+GPU4FS_FN GPU4FS_NOINLINE device::PageLoad begin_page_loads(Group g, const LogicalSpace& space, u64 address,
+                                                            u32 owner) {
   const device::StagedPage page =
       address != no_address ? detail::page_to_load(space, address) : device::StagedPage{nullptr, 0};
-  return device::begin_detached_loads(g, *space.staged, page, owner);
+  return device::begin_or_join_loads(g, *space.staged, page, owner);
 }
 
 // The same for pages that nobody has asked for yet (device/staged/load_ahead.hpp).

@@ -16,6 +16,7 @@
 #include "device/memory/memory_device.hpp"
 #include "device/staged/bring_in.hpp"
 #include "device/staged/detached_io.hpp"
+#include "device/staged/joined_loads.hpp"
 #include "device/staged/load_ahead.hpp"
 #include "device/staged/pins.hpp"
 #include "device/staged/staged_build.hpp"
@@ -630,6 +631,39 @@ TEST(DetachedIo, SomebodyIsToldOfTheNextReport) {
   EXPECT_TRUE(world.serve());
   EXPECT_EQ(world.take_all(), std::vector<u32>{5});
   EXPECT_FALSE(tell_of_next_report(*world.staged, 5));
+}
+
+TEST(DetachedIo, LoadsOfOthersAreJoined) {
+  Detached world;
+  const auto join = [&world](u64 page, u32 owner) {
+    return begin_or_join_loads(Lane{}, *world.staged, {&world.device(), page}, owner);
+  };
+  EXPECT_EQ(join(5, 6), PageLoad::begun);
+  EXPECT_EQ(begin_ahead_loads(Lane{}, *world.staged, {&world.device(), 7}).count, 1u);
+  EXPECT_EQ(join(5, no_io_owner), PageLoad::none) << "nobody is to be told";
+  EXPECT_EQ(join(5, 0), PageLoad::joined);
+  EXPECT_EQ(join(7, 8), PageLoad::joined);
+  EXPECT_EQ(join(7, 9), PageLoad::untold) << "one for each load";
+  EXPECT_TRUE(world.serve());
+  EXPECT_EQ(join(5, 1), PageLoad::untold) << "the report has not been taken";
+  EXPECT_EQ(world.take_all(), (std::vector<u32>{6, 0}));
+  EXPECT_EQ(join(5, 1), PageLoad::none) << "it is there";
+  EXPECT_TRUE(world.serve(Status::medium_error));
+  EXPECT_EQ(world.take_all(), std::vector<u32>{8}) << "also if the load has failed";
+  EXPECT_EQ(join(7, 9), PageLoad::begun);
+  EXPECT_TRUE(world.serve());
+  EXPECT_EQ(world.take_all(), std::vector<u32>{9}) << "the waiter of an earlier use of the slot is forgotten";
+}
+
+TEST(DetachedIo, LoadsOfLanesCannotBeJoined) {
+  Detached world;
+  const cache::PinResult pinned = cache::pin(Lane{}, world.staged->cache, {0, 12}, cache::PinMode::read);
+  ASSERT_EQ(pinned.outcome, cache::PinOutcome::must_load);
+  EXPECT_EQ(begin_or_join_loads(Lane{}, *world.staged, {&world.device(), 12}, 3), PageLoad::untold);
+  cache::finish_load(world.staged->cache, pinned.line, false);
+  EXPECT_EQ(begin_or_join_loads(Lane{}, *world.staged, {&world.device(), 12}, 3), PageLoad::begun);
+  EXPECT_TRUE(world.serve());
+  EXPECT_EQ(world.take_all(), std::vector<u32>{3});
 }
 
 TEST(DetachedIo, PagesAreForgottenAfterTheirTransfers) {

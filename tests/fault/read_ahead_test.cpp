@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -125,11 +126,43 @@ class ReadAhead : public ::testing::TestWithParam<Kind> {
     };
   }
 
+  // From now on reads of the media last until is_held_ is false.
+  void hold_reads() {
+    const auto wait = [](const auto& is_over) {
+      while (!is_over()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    };
+    const device::StagedDevices& staged = *pool_->engine()->fs.space.staged;
+    wait([&] { return !device::has_detached(staged); });
+    is_held_ = true;
+    pool_->media().before = [this, wait](const device::IoRequest& request) {
+      if (request.operation == device::IoOperation::read) wait([this] { return !is_held_; });
+      return Status::ok;
+    };
+  }
+  // The commands that have left their workers until devices answer.
+  u32 parked_count() const {
+    const engine::Engine& engine = *pool_->engine();
+    u32 count = 0;
+    for (u32 i = 0; i < engine.config.command_count; ++i) {
+      const engine::CommandState& c = engine.commands[i];
+      const bool is_parked = engine::phase_of(c) == engine::CommandPhase::parked;
+      const u32 waits_for = load<Order::acquire, Scope::engine>(&c.waits_for);
+      if (is_parked && waits_for == static_cast<u32>(Status::waits_for_io)) ++count;
+    }
+    return count;
+  }
+  bool are_parked_soon(u32 count) const {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (parked_count() != count && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    return parked_count() == count;
+  }
+
   std::unique_ptr<TestPool> pool_;
   std::unique_ptr<client::Session> session_;
   std::unique_ptr<FileClient> client_;
   u64 inode_ = 0;
   device::PageCacheCounters began_{};
+  std::atomic<bool> is_held_{false};
   std::atomic<Failing> failing_{Failing::first_reads};
   std::mutex mutex_;
   std::set<std::pair<u32, u64>> seen_;  // pages of devices
@@ -195,6 +228,35 @@ TEST_P(ReadAhead, ErrorsAreReportedToNobody) {
   EXPECT_GT(error_count, 0u);
   failing_ = Failing::none;
   for (u32 page = 0; page < read_pages; ++page) EXPECT_EQ(read(page, 1), Status::ok) << page;
+}
+
+// A command that needs a page on its way leaves its worker, as one does whose page nobody loads. So do others that need
+// the same page; the last of them is restarted again and again.
+TEST_P(ReadAhead, NoWorkerWaitsForAPageOnItsWay) {
+  constexpr u32 begin = 8;
+  for (u32 page = 0; page < begin; ++page) ASSERT_EQ(read(page, 1), Status::ok);
+  hold_reads();
+  const u64 missed = misses();
+  std::atomic<u32> wanted{begin};
+  std::thread reader([&] {
+    for (; wanted < begin + 2 * window_max; ++wanted) EXPECT_EQ(read(wanted, 1), Status::ok);
+  });
+  EXPECT_TRUE(are_parked_soon(1));
+  EXPECT_EQ(misses(), missed) << "only the read-ahead has begun loads";
+  std::vector<std::thread> others;
+  for (u32 i = 0; i < 2; ++i) {
+    others.emplace_back([&, page = wanted.load()] {
+      const std::unique_ptr<client::Session> session = pool_->open_session();
+      FileClient client(*session);
+      const u64 offset = u64{page} * page_size;
+      EXPECT_EQ(client.simple(wire::Opcode::read, inode_, offset, page_size).status, Status::ok);
+      EXPECT_EQ(std::memcmp(client.data(), &content_[offset], page_size), 0);
+    });
+  }
+  EXPECT_TRUE(are_parked_soon(2));
+  is_held_ = false;
+  reader.join();
+  for (std::thread& other : others) other.join();
 }
 
 // Pages are replaced, freed and given to other files while they are on their way.

@@ -8,6 +8,10 @@
 // transfer if nobody else has. So a link never names a slot that has another request, and the exchange of the link by
 // zero decides who ends the transfer.
 //
+// Whoever needs a page that somebody else loads may join the load (staged/joined_loads.hpp): one is told beside its
+// owner. The word of that waiter has the generation too. So nobody joins a load whose report is being taken, or another
+// one that uses the slot next.
+//
 // A flush belongs to a device. Whoever needs it has an owner told, and looks for errors then.
 //
 // Nothing here waits. A load that fails frees its line; whoever comes for the page loads it and gets the error. Errors
@@ -41,8 +45,21 @@ GPU4FS_FN constexpr u64 link_of(u32 slot, const DetachedRequest& request) {
 GPU4FS_FN constexpr u32 slot_of_link(u64 link) {
   return (static_cast<u32>(link) & ~ahead_link_bit) - 1;
 }
+GPU4FS_FN constexpr u32 generation_of_link(u64 link) {
+  return static_cast<u32>(link >> 32);
+}
 GPU4FS_FN constexpr bool is_ahead_link(u64 link) {
   return (link & ahead_link_bit) != 0;
+}
+
+// A load in flight that somebody has joined; no_io_owner: nobody has, and somebody may. Never 0.
+GPU4FS_FN constexpr u64 waiter_word(u32 generation, u32 waiter) {
+  return u64{generation} << 32 | (waiter == no_io_owner ? u64{1} : u64{waiter} + 2);
+}
+// no_io_owner: nobody waits.
+GPU4FS_FN constexpr u32 waiter_of(u64 word) {
+  const u32 low = static_cast<u32>(word);
+  return low < 2 ? no_io_owner : low - 2;
 }
 
 GPU4FS_FN inline void note_flush_status(const StagedDevices& staged, u32 device, Status status) {
@@ -63,6 +80,9 @@ GPU4FS_FN inline void prepare_transfer(const StagedDevices& staged, u32 slot, co
   request.line = transfer.line;
   request.owner = transfer.owner;
   request.operation = operation;
+  const bool is_load = operation == IoOperation::read;
+  store<Order::relaxed, Scope::engine>(&request.waiter, is_load ? waiter_word(request.generation, no_io_owner) : 0);
+  // Who follows the link finds the word of the waiter.
   store<Order::release, Scope::engine>(&cache::line_at(staged.cache, transfer.line).link, link_of(slot, request));
   IoRequest published = page_request(staged.devices[transfer.key.device], operation, transfer.key.page, 1,
                                      cache::frame_of(staged.cache, transfer.line));
@@ -129,15 +149,22 @@ GPU4FS_FN GPU4FS_NOINLINE inline void help_line(const StagedDevices& staged, u32
 
 namespace detail {
 
-// The line that will be loaded with the page, if the page is in no frame and a frame can be had.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 take_line_to_load(const Device& device, u64 page) {
+// A page that is to be loaded. Lines; no_line: there is none.
+struct LineToLoad {
+  u32 taken;      // the caller loads it: the page was in no frame, and a frame could be had
+  u32 of_others;  // somebody else was loading the page into it
+};
+
+GPU4FS_FN GPU4FS_NOINLINE inline LineToLoad take_line_to_load(const Device& device, u64 page) {
   const StagedDevices& staged = *device.staged;
-  if (has_mapping(device) || !is_readable(device)) return cache::no_line;
+  if (has_mapping(device) || !is_readable(device)) return {cache::no_line, cache::no_line};
   const cache::PageKey key{device.index, page};
-  if (cache::find(Lane{}, staged.cache, key).line != cache::no_line) return cache::no_line;
+  const cache::FoundLine found = cache::find(Lane{}, staged.cache, key);
+  if (found.line != cache::no_line) return {cache::no_line, found.word.is_loading() ? found.line : cache::no_line};
   const cache::PinResult pinned = cache::pin(Lane{}, staged.cache, key, cache::PinMode::read);
   if (pinned.outcome == cache::PinOutcome::hit) cache::unpin(staged.cache, pinned.line);
-  return pinned.outcome == cache::PinOutcome::must_load ? pinned.line : cache::no_line;
+  return {pinned.outcome == cache::PinOutcome::must_load ? pinned.line : cache::no_line,
+          pinned.outcome == cache::PinOutcome::loading ? pinned.line : cache::no_line};
 }
 
 // The page's line, which will be written, if the page is in a frame, dirty, and nobody else writes it.
@@ -158,20 +185,38 @@ struct StagedPage {
   u64 page;
 };
 
+namespace detail {
+
+struct BegunLoad {
+  bool is_begun;
+  u32 of_others;  // the line into which somebody else was loading the page, or no_line
+};
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE BegunLoad begin_loads(Group g, const StagedDevices& staged, const StagedPage& wanted,
+                                                u32 owner) {
+  LineTransfer transfer{{}, cache::no_line, owner};
+  u32 of_others = cache::no_line;
+  if (wanted.device != nullptr) {
+    const LineToLoad line = take_line_to_load(*wanted.device, wanted.page);
+    transfer.line = line.taken;
+    transfer.key = {wanted.device->index, wanted.page};
+    of_others = line.of_others;
+  }
+  const bool is_begun = detach(g, staged, transfer, IoOperation::read);
+  if (!is_begun && transfer.line != cache::no_line) cache::finish_load(staged.cache, transfer.line, false);
+  return {is_begun, of_others};
+}
+
+}  // namespace detail
+
 // Begins to load the ranks' pages that are in no frame. Collective; `owner`, which is a rank's own, is told when its
 // load has ended, by take_completions(). False: nothing was begun for the rank, because its page is there or on its
 // way, or because there is no room.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool begin_detached_loads(Group g, const StagedDevices& staged, const StagedPage& wanted,
                                                     u32 owner) {
-  detail::LineTransfer transfer{{}, cache::no_line, owner};
-  if (wanted.device != nullptr) {
-    transfer.line = detail::take_line_to_load(*wanted.device, wanted.page);
-    transfer.key = {wanted.device->index, wanted.page};
-  }
-  const bool is_begun = detail::detach(g, staged, transfer, IoOperation::read);
-  if (!is_begun && transfer.line != cache::no_line) cache::finish_load(staged.cache, transfer.line, false);
-  return is_begun;
+  return detail::begin_loads(g, staged, wanted, owner).is_begun;
 }
 
 // Begins to write the ranks' pages that are dirty. Collective. False: nothing was begun for the rank, because its page
@@ -319,7 +364,8 @@ GPU4FS_FN inline void end_detached(const StagedDevices& staged, u32 slot) {
 }  // namespace detail
 
 // Ends what requests were for that have completed, one for each rank at most, and calls tell(owner), on some rank, for
-// those that have an owner, and for who is to be told of the next report. Collective. Returns how many ended.
+// those that have an owner or a waiter, and for who is to be told of the next report. Collective. Returns how many
+// ended.
 template <class Group, class Tell>
 GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& staged, Tell&& tell) {
   u32 slot = 0;
@@ -328,6 +374,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& sta
     DetachedRequest& request = staged.detached[slot];
     detail::end_detached(staged, slot);
     const u32 owner = request.owner;
+    const u32 waiter = detail::waiter_of(exchange<Order::acq_rel, Scope::engine>(&request.waiter, u64{0}));
     request.generation += GPU4FS_MUTANT(detached_generation_kept, 1u, 0u);
     if (request.operation == IoOperation::write)
       fetch_sub<Order::relaxed, Scope::engine>(&staged.detached_state->write_count, 1u);
@@ -339,6 +386,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 take_completions(Group g, const StagedDevices& sta
     } else if (GPU4FS_MUTANT(detached_owner_not_told, owner != no_io_owner, false)) {
       tell(owner);
     }
+    if (GPU4FS_MUTANT(load_waiter_not_told, waiter != no_io_owner, false)) tell(waiter);
     const u32 told = exchange<Order::acq_rel, Scope::engine>(&staged.detached_state->next_told, 0u);
     if (GPU4FS_MUTANT(next_report_not_told, told != 0, false)) tell(told - 1);
   }

@@ -79,6 +79,7 @@ struct DetachedRequest {
   u32 generation;         // of the slot: it grows with each use
   u32 owner;              // who is told, a number of the code above; no_io_owner, ahead_io_owner: nobody
   IoOperation operation;  // flush: of the medium of a device; read, write: of a line
+  u64 waiter;             // atomic, of a load: who else is told (detail::waiter_word()); 0: nobody can be any more
 };
 
 struct StagedDevices {

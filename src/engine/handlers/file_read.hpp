@@ -69,15 +69,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
 }
 
 // Begins to load the pages of the round, and those of the next one and of the reads that may follow the command, for
-// which nobody waits.
+// which nobody waits. Pages that others load are waited for as well. Status: as await_io(); then the pages of the round
+// have been loaded, or their loads have failed, unless state.is_staged says that some have to be looked for again.
+// again: likewise, and nobody tells when.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandState& c, ReadState& state) {
   if (!raid::stages_pages(engine.fs.space) || on_leader(g, [&] { return state.is_staged != 0; })) return Status::ok;
   const fs::RoundExtent& last = c.extents[state.run_count - 1];
   const u32 count = last.first_page() + last.page_count;
   const u32 of_round = static_cast<u32>(divide_up(state.round_end, page_size) - state.position / page_size);
-  on_leader(g, [&] { state.is_staged = 1; });
   bool has_begun = false;
+  bool is_untold = false;
   const auto begin_load = [&](u32 page) {
     u64 address = raid::no_address;
     if (page < count) {
@@ -89,18 +91,27 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_round(Group g, Engine& engine, CommandStat
       }
     }
     const bool is_awaited = page < of_round;
-    const bool is_begun =
+    const device::PageLoad begun =
         raid::begin_page_loads(g, engine.fs.space, address, is_awaited ? c.index : device::no_io_owner);
-    has_begun |= is_begun;
-    return is_begun && is_awaited;
+    has_begun |= begun == device::PageLoad::begun;
+    is_untold |= begun == device::PageLoad::untold;
+    return is_awaited && (begun == device::PageLoad::begun || begun == device::PageLoad::joined);
   };
-  return wait_for_loads(g, engine, c, count, begin_load, [&] {
+  bool looks_again = false;
+  const Status status = wait_for_loads(g, engine, c, count, begin_load, [&] {
     // Also if the command waits for none of them.
     if (g.any(has_begun)) on_leader(g, [&] { raid::ring_staged(engine.fs.space); });
+    looks_again = g.any(is_untold);
+    if (looks_again) {
+      (void)on_leader(g, [&] { return await_next_report(engine, c); });
+      return;
+    }
+    on_leader(g, [&] { state.is_staged = 1; });
     const bool is_last = on_leader(g, [&] { return state.round_end == state.end; });
     const bool is_followed = GPU4FS_MUTANT(command_not_followed, is_last, false);
     if (is_followed) follow_read(g, engine, {c.command.inode, state.begin, state.end});
   });
+  return status == Status::ok && looks_again ? Status::again : status;
 }
 
 // Reads pages [from, to) of the round.
