@@ -325,6 +325,10 @@
   X(load_waiter_not_told, device, "DetachedIo.*", "Who joins a load of somebody else is never told of its end.")      \
   X(loads_not_joined, device, "DetachedIo.*",                                                                         \
     "A command waits in its step for a page that somebody else loads, and holds its worker.")                         \
+  X(round_ends_in_stripe, system, "*/StagedRows.*",                                                                   \
+    "Rounds of a long write leave parts of stripes that nobody can use.")                                             \
+  X(done_part_forgotten, system, "*/StagedRows.*",                                                                    \
+    "A write that has stored a part of its bytes answers an error for all of them.")                                  \
   X(next_report_not_told, device, "DetachedIo.*",                                                                     \
     "Who waits for a transfer that others have begun is never restarted.")                                            \
   X(detached_generation_kept, device, "DetachedIo.*", "A transfer is ended because an earlier one has completed.")    \

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/file_client.hpp"
@@ -49,6 +51,9 @@ class StagedRows : public ::testing::TestWithParam<Kind> {
     ASSERT_LT(pool_->engine()->fs.space.staged->cache.line_count, file_pages);
     pool_->media().on_report = [engine = pool_->engine()] { engine::wake_workers(*engine, 1); };
     pool_->media().before = [this](const device::IoRequest& request) {
+      while (request.operation == device::IoOperation::write && is_held_) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
       const bool fails = request.device == bad_device_ && request.operation == device::IoOperation::read;
       return fails ? Status::medium_error : Status::ok;
     };
@@ -83,11 +88,39 @@ class StagedRows : public ::testing::TestWithParam<Kind> {
     }
   }
 
+  // The media take no page from now on. The write waits for them before its second round and is too late then. Returns
+  // the bytes that it says to have written.
+  u64 held_write(u64 begin, u64 length) {
+    while (device::has_detached(*pool_->engine()->fs.space.staged)) std::this_thread::yield();
+    is_held_ = true;
+    wire::Command command = client_->command_of(on_inode(wire::Opcode::write, inode_, begin, length));
+    command.deadline_ms = 1;
+    std::memcpy(client_->data(), &content_[begin], length);
+    const client::Reply reply = session_->call(command);
+    is_held_ = false;
+    EXPECT_EQ(reply.status, Status::ok) << "a part of the bytes is in the file";
+    return reply.result;
+  }
+  // The pages of a stripe of data.
+  u32 stripe_pages() const {
+    const raid::LogicalSpace& space = pool_->engine()->fs.space;
+    return space.page_cost[space.data_class];
+  }
+  u64 stranded_pages() const {
+    const raid::LogicalSpace& space = pool_->engine()->fs.space;
+    u64 sum = 0;
+    for (u32 i = 0; i < raid::known_chunk_count(space); ++i) {
+      sum += load<Order::relaxed, Scope::engine>(&space.chunks[i].stranded_pages);
+    }
+    return sum;
+  }
+
   std::unique_ptr<TestPool> pool_;
   std::unique_ptr<client::Session> session_;
   std::unique_ptr<FileClient> client_;
   u64 inode_ = 0;
   std::atomic<u32> bad_device_{no_device};
+  std::atomic<bool> is_held_{false};
   std::vector<u8> content_;
 };
 
@@ -115,6 +148,25 @@ TEST_P(StagedRows, FollowFromTheOtherDevices) {
     expect_content();
     bad_device_ = no_device;
   }
+}
+
+TEST_P(StagedRows, RoundsOfALongWriteFillWholeStripes) {
+  ASSERT_GT(stripe_pages(), 1u);
+  const u64 before = stranded_pages();
+  write(0, u64{write_pages} * page_size);
+  EXPECT_LT(stranded_pages() - before, stripe_pages()) << "only the last stripe is not full";
+}
+
+TEST_P(StagedRows, AWriteThatIsTooLateSaysWhatItHasWritten) {
+  const u64 length = u64{write_pages} * page_size;
+  const u64 written = held_write(0, length);
+  EXPECT_GT(written, 0u);
+  EXPECT_LT(written, length);
+  EXPECT_EQ(written % (stripe_pages() * page_size), 0u);
+  EXPECT_EQ(client_->simple(wire::Opcode::getattr, inode_).status, Status::ok);
+  EXPECT_EQ(client_->attributes().size_bytes, written);
+  EXPECT_EQ(client_->simple(wire::Opcode::read, inode_, 0, written).result, written);
+  EXPECT_EQ(std::memcmp(client_->data(), content_.data(), written), 0);
 }
 
 }  // namespace

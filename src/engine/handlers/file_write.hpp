@@ -11,6 +11,7 @@
 // After each commit the file is consistent. A failure in a later round causes a short write.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/device_poll.hpp"
 #include "engine/handlers/file_write_rows.hpp"
 #include "raid/write_behind.hpp"
@@ -254,13 +255,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
 
 // Pages of a round of a write. Those of staged devices, with their redundancy, find room among what may be on its way
 // to the media after others have found these not busy (await_media()). Longer rounds would fill the page cache with
-// pages that are written one by one when their frames are needed.
-GPU4FS_FN inline u32 write_round_pages(const Engine& engine, u64 first, u64 wanted) {
+// pages that are written one by one when their frames are needed. New pages are in whole stripes. So rounds that are
+// followed by another one fill these, if there is room for one: the rest of a stripe would be stranded, and parities of
+// rows that are not whole are changed by each of their pages.
+GPU4FS_FN inline u32 write_round_pages(const Engine& engine, const format::Inode& inode, fs::PageRange left) {
   constexpr u32 least_pages = 64;
-  const u32 pages = round_pages(engine, first, wanted);
   const raid::LogicalSpace& space = engine.fs.space;
+  const u32 pages = round_pages(engine, left.first, left.page_count());
   if (!raid::stages_pages(space)) return pages;
-  return minimum(pages, maximum(space.staged->detached_max / 4, least_pages));
+  const u32 limit = maximum(space.staged->detached_max / 4, least_pages);
+  if (pages <= limit) return pages;
+  const u32 stripe = space.page_cost[space::effective_profile(engine.fs, inode.profile) - 1];
+  return GPU4FS_MUTANT(round_ends_in_stripe, limit - limit % minimum(stripe, limit), limit);
 }
 
 template <class Group>
@@ -270,7 +276,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
             [&] { c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : space::EmergencyUse::none; });
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
-  const u32 wanted = write_round_pages(engine, first, page_end - first);
+  const u32 wanted = on_leader(g, [&] { return write_round_pages(engine, *ref.inode, {first, page_end}); });
   GPU4FS_TRY(reserve_map_change(g, engine, c, ref, {first, first + wanted}));
   GPU4FS_TRACE_POINT(reserve);
   u32 covered = 0;
