@@ -5,14 +5,10 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "device/staged/page_cache_counters.hpp"
-#include "support/file_client.hpp"
-#include "support/group_runner.hpp"
-#include "support/test_pool.hpp"
+#include "fault/file_pool.hpp"
 
 namespace gpu4fs::test::absent_reads_test {
 namespace {
@@ -22,15 +18,9 @@ constexpr u32 write_pages = 200;
 constexpr u32 read_pages = 400;
 constexpr u32 warp_count = 3;  // they take each other's completions
 
-class AbsentReads : public ::testing::Test {
+class AbsentReads : public FilePool<::testing::Test> {
  protected:
-  AbsentReads() : content_(file_pages * page_size) {
-    Sequence sequence(5);
-    for (u64 i = 0; i < content_.size(); i += 8) {
-      const u64 word = sequence.next();
-      std::memcpy(&content_[i], &word, 8);
-    }
-  }
+  AbsentReads() { fill_content(5, 0, file_pages * page_size); }
 
   void mount(const std::string& profile) {
     TestPoolOptions options;
@@ -40,34 +30,15 @@ class AbsentReads : public ::testing::Test {
     options.warp_count = warp_count;
     options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
     options.config.read_ahead_pages = 0;  // each read finds its page absent
-    pool_ = std::make_unique<TestPool>(options);
+    make_pool(options);
     ASSERT_LT(pool_->engine()->fs.space.staged->cache.line_count, file_pages);
-    session_ = pool_->open_session();
-    client_ = std::make_unique<FileClient>(*session_);
-    FileOperation op;
-    op.opcode = wire::Opcode::create;
-    op.inode = PosixModel::root;
-    op.name = "file";
-    op.mode = 0644;
-    inode_ = client_->call(op).result;
+    make_file();
     for (u32 page = 0; page < file_pages; page += write_pages) {
-      op.opcode = wire::Opcode::write;
-      op.inode = inode_;
-      op.offset = u64{page} * page_size;
-      op.length = u64{write_pages} * page_size;
-      const auto begin = content_.begin() + static_cast<std::ptrdiff_t>(op.offset);
-      ASSERT_EQ(client_->call(op, {begin, begin + static_cast<std::ptrdiff_t>(op.length)}).result, op.length);
+      ASSERT_NO_FATAL_FAILURE(write_content(inode_, u64{page} * page_size, u64{write_pages} * page_size));
     }
     ASSERT_EQ(pool_->checkpoint(), Status::ok);
     // Brings the map into memory and settles the access time.
     ASSERT_EQ(client_->simple(wire::Opcode::read, inode_, 0, page_size).result, page_size);
-  }
-  void TearDown() override {
-    client_.reset();
-    session_.reset();
-    if (pool_ == nullptr) return;
-    pool_->unmount();
-    EXPECT_EQ(pool_->check().findings.error_count(), 0u) << findings_text(pool_->check());
   }
 
   Status read_page(u32 page) {
@@ -100,14 +71,6 @@ class AbsentReads : public ::testing::Test {
   }
 
   static bool is_read(const device::IoRequest& request) { return request.operation == device::IoOperation::read; }
-
-  std::unique_ptr<TestPool> pool_;
-  std::unique_ptr<client::Session> session_;
-  std::unique_ptr<FileClient> client_;
-  u64 inode_ = 0;
-
- private:
-  std::vector<u8> content_;
 };
 
 TEST_F(AbsentReads, LoadTheirPages) {
@@ -122,12 +85,10 @@ TEST_F(AbsentReads, LoadOneOfTheCopies) {
 
 TEST_F(AbsentReads, FollowARecovery) {
   ASSERT_NO_FATAL_FAILURE(mount("single"));
-  client_.reset();
-  session_.reset();
+  disconnect();
   pool_->crash();
   pool_->mount();
-  session_ = pool_->open_session();
-  client_ = std::make_unique<FileClient>(*session_);
+  connect();
   expect_unlocked_misses();
 }
 

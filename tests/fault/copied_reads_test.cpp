@@ -3,14 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "device/tier/page_tier_counters.hpp"
-#include "support/file_client.hpp"
-#include "support/group_runner.hpp"
-#include "support/test_pool.hpp"
+#include "fault/file_pool.hpp"
 
 namespace gpu4fs::test::copied_reads_test {
 namespace {
@@ -25,7 +21,7 @@ struct Shape {
   u32 warp_count;  // 0: threads
 };
 
-class CopiedReads : public ::testing::TestWithParam<Shape> {
+class CopiedReads : public FilePool<::testing::TestWithParam<Shape>> {
  protected:
   void mount(u64 tier_bytes, bool data_checksums = true) {
     TestPoolOptions options;
@@ -35,42 +31,19 @@ class CopiedReads : public ::testing::TestWithParam<Shape> {
     options.warp_count = GetParam().warp_count;
     options.tier_bytes = tier_bytes;
     options.data_checksums = data_checksums;
-    pool_ = std::make_unique<TestPool>(options);
-    session_ = pool_->open_session();
-    client_ = std::make_unique<FileClient>(*session_);
-    FileOperation op;
-    op.opcode = wire::Opcode::create;
-    op.inode = PosixModel::root;
-    op.name = "file";
-    op.mode = 0644;
-    inode_ = client_->call(op).result;
+    make_pool(options);
+    make_file();
     write(0, file_pages, 1);
     ASSERT_EQ(pool_->checkpoint(), Status::ok);
     // Brings the map into memory and settles the access time.
     ASSERT_EQ(client_->simple(wire::Opcode::read, inode_, 0, 1).result, 1u);
   }
-  void TearDown() override {
-    client_.reset();
-    session_.reset();
-    if (pool_ == nullptr) return;
-    pool_->unmount();
-    EXPECT_EQ(pool_->check().findings.error_count(), 0u) << findings_text(pool_->check());
-  }
 
   void write(u32 page, u32 count, u64 seed) {
-    content_.resize(file_pages * page_size);
-    Sequence sequence(seed);
-    for (u64 i = u64{page} * page_size; i < u64{page + count} * page_size; i += 8) {
-      const u64 word = sequence.next();
-      std::memcpy(&content_[i], &word, 8);
-    }
-    FileOperation op;
-    op.opcode = wire::Opcode::write;
-    op.inode = inode_;
-    op.offset = u64{page} * page_size;
-    op.length = u64{count} * page_size;
-    const auto begin = content_.begin() + static_cast<std::ptrdiff_t>(op.offset);
-    ASSERT_EQ(client_->call(op, {begin, begin + static_cast<std::ptrdiff_t>(op.length)}).result, op.length);
+    const u64 begin = u64{page} * page_size;
+    const u64 length = u64{count} * page_size;
+    fill_content(seed, begin, begin + length);
+    write_content(inode_, begin, length);
   }
   void read(u64 offset, u64 length) {
     std::memset(client_->data(), 0xaa, length);
@@ -93,12 +66,6 @@ class CopiedReads : public ::testing::TestWithParam<Shape> {
     EXPECT_EQ(pool_->checkpoint(), Status::ok);
     return pool_->host().counters().commands_optimistic;
   }
-
-  std::unique_ptr<TestPool> pool_;
-  std::unique_ptr<client::Session> session_;
-  std::unique_ptr<FileClient> client_;
-  std::vector<u8> content_;
-  u64 inode_ = 0;
 };
 
 TEST_P(CopiedReads, OfSinglePagesGoWithoutLocks) {

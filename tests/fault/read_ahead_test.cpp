@@ -15,9 +15,7 @@
 
 #include "base/racy_access.hpp"
 #include "device/staged/page_cache_counters.hpp"
-#include "support/file_client.hpp"
-#include "support/group_runner.hpp"
-#include "support/test_pool.hpp"
+#include "fault/file_pool.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test::read_ahead_test {
@@ -34,15 +32,9 @@ struct Kind {
   const char* profile;
 };
 
-class ReadAhead : public ::testing::TestWithParam<Kind> {
+class ReadAhead : public FilePool<::testing::TestWithParam<Kind>> {
  protected:
-  ReadAhead() : content_(u64{file_pages} * page_size) {
-    Sequence sequence(7);
-    for (u64 i = 0; i < content_.size(); i += 8) {
-      const u64 word = sequence.next();
-      std::memcpy(&content_[i], &word, 8);
-    }
-  }
+  ReadAhead() { fill_content(7, 0, u64{file_pages} * page_size); }
 
   void SetUp() override {
     TestPoolOptions options;
@@ -53,42 +45,20 @@ class ReadAhead : public ::testing::TestWithParam<Kind> {
     options.warp_count = GetParam().warp_count;
     options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
     options.config.read_ahead_pages = window_max;
-    pool_ = std::make_unique<TestPool>(options);
+    make_pool(options);
     ASSERT_LT(pool_->engine()->fs.space.staged->cache.line_count, file_pages);
     // As the controllers of real media do; otherwise threads of the engine sleep until their next sweep.
     pool_->media().on_report = [engine = pool_->engine()] { engine::wake_workers(*engine, 1); };
-    session_ = pool_->open_session();
-    client_ = std::make_unique<FileClient>(*session_);
-    inode_ = create("file");
+    make_file();
     for (u32 page = 0; page < file_pages; page += step_pages) write(inode_, page, step_pages);
     ASSERT_EQ(pool_->checkpoint(), Status::ok);
     // Brings the map into memory, settles the access time, and leaves the last pages in the frames.
     for (u32 page = 0; page < file_pages; page += 7) ASSERT_EQ(read(page, 1), Status::ok);
     began_ = counters();
   }
-  void TearDown() override {
-    client_.reset();
-    session_.reset();
-    if (pool_ == nullptr) return;
-    pool_->unmount();
-    EXPECT_EQ(pool_->check().findings.error_count(), 0u) << findings_text(pool_->check());
-  }
 
-  u64 create(const char* name) {
-    FileOperation op;
-    op.opcode = wire::Opcode::create;
-    op.inode = PosixModel::root;
-    op.name = name;
-    op.mode = 0644;
-    return client_->call(op).result;
-  }
   // The bytes of these pages of the large file, also into other files.
-  void write(u64 inode, u32 page, u32 count) {
-    const auto begin = content_.begin() + static_cast<std::ptrdiff_t>(u64{page} * page_size);
-    const u64 length = u64{count} * page_size;
-    const FileOperation op = on_inode(wire::Opcode::write, inode, u64{page} * page_size, length);
-    ASSERT_EQ(client_->call(op, {begin, begin + static_cast<std::ptrdiff_t>(length)}).result, length);
-  }
+  void write(u64 inode, u32 page, u32 count) { write_content(inode, u64{page} * page_size, u64{count} * page_size); }
   // `has_content`: otherwise the bytes are zeros.
   Status read_of(u64 inode, u32 page, u32 count, bool has_content = true) {
     const u64 length = u64{count} * page_size;
@@ -157,16 +127,11 @@ class ReadAhead : public ::testing::TestWithParam<Kind> {
     return parked_count() == count;
   }
 
-  std::unique_ptr<TestPool> pool_;
-  std::unique_ptr<client::Session> session_;
-  std::unique_ptr<FileClient> client_;
-  u64 inode_ = 0;
   device::PageCacheCounters began_{};
   std::atomic<bool> is_held_{false};
   std::atomic<Failing> failing_{Failing::first_reads};
   std::mutex mutex_;
   std::set<std::pair<u32, u64>> seen_;  // pages of devices
-  std::vector<u8> content_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ReadAhead,

@@ -5,14 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "support/file_client.hpp"
-#include "support/group_runner.hpp"
-#include "support/test_pool.hpp"
+#include "fault/file_pool.hpp"
 
 namespace gpu4fs::test::staged_rows_test {
 namespace {
@@ -28,15 +24,9 @@ struct Kind {
   u32 device_count;
 };
 
-class StagedRows : public ::testing::TestWithParam<Kind> {
+class StagedRows : public FilePool<::testing::TestWithParam<Kind>> {
  protected:
-  StagedRows() : content_(u64{file_pages} * page_size) {
-    Sequence sequence(11);
-    for (u64 i = 0; i < content_.size(); i += 8) {
-      const u64 word = sequence.next();
-      std::memcpy(&content_[i], &word, 8);
-    }
-  }
+  StagedRows() { fill_content(11, 0, u64{file_pages} * page_size); }
 
   void SetUp() override {
     TestPoolOptions options;
@@ -47,7 +37,7 @@ class StagedRows : public ::testing::TestWithParam<Kind> {
     options.tier_bytes = 0;
     options.warp_count = GetParam().warp_count;
     options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
-    pool_ = std::make_unique<TestPool>(options);
+    make_pool(options);
     ASSERT_LT(pool_->engine()->fs.space.staged->cache.line_count, file_pages);
     pool_->media().on_report = [engine = pool_->engine()] { engine::wake_workers(*engine, 1); };
     pool_->media().before = [this](const device::IoRequest& request) {
@@ -57,28 +47,10 @@ class StagedRows : public ::testing::TestWithParam<Kind> {
       const bool fails = request.device == bad_device_ && request.operation == device::IoOperation::read;
       return fails ? Status::medium_error : Status::ok;
     };
-    session_ = pool_->open_session();
-    client_ = std::make_unique<FileClient>(*session_);
-    FileOperation op;
-    op.opcode = wire::Opcode::create;
-    op.inode = PosixModel::root;
-    op.name = "file";
-    op.mode = 0644;
-    inode_ = client_->call(op).result;
-  }
-  void TearDown() override {
-    client_.reset();
-    session_.reset();
-    if (pool_ == nullptr) return;
-    pool_->unmount();
-    EXPECT_EQ(pool_->check().findings.error_count(), 0u) << findings_text(pool_->check());
+    make_file();
   }
 
-  void write(u64 begin, u64 length) {
-    const auto from = content_.begin() + static_cast<std::ptrdiff_t>(begin);
-    const FileOperation op = on_inode(wire::Opcode::write, inode_, begin, length);
-    ASSERT_EQ(client_->call(op, {from, from + static_cast<std::ptrdiff_t>(length)}).result, length) << begin;
-  }
+  void write(u64 begin, u64 length) { write_content(inode_, begin, length); }
   void expect_content() {
     for (u32 page = 0; page < file_pages; page += write_pages) {
       const u64 begin = u64{page} * page_size;
@@ -115,13 +87,8 @@ class StagedRows : public ::testing::TestWithParam<Kind> {
     return sum;
   }
 
-  std::unique_ptr<TestPool> pool_;
-  std::unique_ptr<client::Session> session_;
-  std::unique_ptr<FileClient> client_;
-  u64 inode_ = 0;
   std::atomic<u32> bad_device_{no_device};
   std::atomic<bool> is_held_{false};
-  std::vector<u8> content_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StagedRows,
