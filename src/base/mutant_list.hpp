@@ -126,6 +126,9 @@
   X(known_without_rights, engine, "KnownNames.*", "Everybody finds names where somebody else may search.")            \
   X(leaf_edge_ignored, engine, "OptimisticNames.*", "A name behind the slots that were read is said to be missing.")  \
   X(long_read_outdated, engine, "LongReads.*", "A long read follows the plan of an earlier state of its file.")       \
+  X(sleeper_woken_again, engine, "ParkingSchedules.*",                                                                \
+    "Whoever has work for a worker that is waking up wakes it once more.")                                            \
+  X(sleeper_not_counted, engine, "ParkingSchedules.*", "A worker goes to sleep and nobody knows.")                    \
   X(frame_believed, system, "*OptimisticReads*", "A frame is read without a lock, and no checksum proves it.")         \
   X(long_read_unverified, engine, "LongReads.*", "A long read gives bytes of a damaged page.")                        \
   X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \

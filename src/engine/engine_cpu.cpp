@@ -218,26 +218,25 @@ bool CpuEngine::find_work(WorkerState& worker, StepMark& mark) {
 
 void CpuEngine::sleep(WorkerState& worker, StepMark& mark) {
   Parking& parking = engine_->parking;
-  const u32 sequence = load<Order::acquire, Scope::engine>(&parking.sequence);
-  fetch_add<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
+  begin_sleep(parking);
   tell_whether_asleep();
   fence<Order::seq_cst, Scope::engine>();
   const bool stopping = load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0;
-  if (!died_.load() && !find_work(worker, mark) && !(stopping && is_drained())) {
-    futex_wait(&parking.sequence, sequence, sleep_limit_ns());
-  }
-  fetch_sub<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
+  const bool has_work = died_.load() || find_work(worker, mark) || (stopping && is_drained());
+  if (!has_work) futex_wait(futex_word(parking), 0, sleep_limit_ns());
+  if (has_work || !take_wake_up(parking)) end_sleep(parking);
   tell_whether_asleep();
   worker_sweep(Lane{}, *engine_);
 }
 
 // A client in another process rings its doorbell only if all workers sleep, or have announced it. It publishes first
 // and then reads the word. A worker writes the word first and then looks at the rings. So at least one of them sees the
-// other. Whoever has changed the number of sleepers writes the words after that, so the last number counts.
+// other. A worker that has changed the number of sleepers writes the words after that, so the last number counts. One
+// that was woken is no sleeper any more and writes them when it runs: until then a client may ring once too often.
 void CpuEngine::tell_whether_asleep() {
   if (doorbell_count_.load() == 0) return;
   const std::lock_guard<std::mutex> guard(doorbells_mutex_);
-  const bool all_sleep = load<Order::acquire, Scope::engine>(&engine_->parking.sleepers) >= worker_count_;
+  const bool all_sleep = sleeper_count(engine_->parking) >= worker_count_;
   const u32 word = GPU4FS_MUTANT(sleep_not_told, all_sleep, false) ? 1 : 0;
   for (ring::RingControl* control : doorbells_) store<Order::relaxed, Scope::system>(&control->engine_asleep, word);
 }
@@ -392,7 +391,7 @@ u64 CpuEngine::durable_epoch() const {
 }
 
 u32 CpuEngine::sleeping_worker_count() const {
-  return load<Order::acquire, Scope::engine>(&engine_->parking.sleepers);
+  return sleeper_count(engine_->parking);
 }
 
 }  // namespace gpu4fs::engine

@@ -8,6 +8,7 @@
 #include "engine/check_tables.hpp"
 #include "engine/command_types.hpp"
 #include "engine/optimistic/views.hpp"
+#include "engine/parking.hpp"
 #include "engine/read_streams.hpp"
 #include "engine/run_queue.hpp"
 #include "fs/fs_types.hpp"
@@ -156,12 +157,6 @@ struct ServiceControl {
   alignas(cache_line) u32 exit_requested;  // atomic: every worker leaves at its next check
   u32 exit_reason;                         // ServiceExit, set by the worker that requested the exit
   alignas(cache_line) u64 last_work_ns;    // atomic
-};
-
-// CPU workers sleep here. `sequence` is a futex word.
-struct Parking {
-  alignas(cache_line) u32 sequence;
-  alignas(cache_line) u32 sleepers;
 };
 
 struct Engine {

@@ -1,8 +1,4 @@
-// Wakes sleepers on the CPU. In a kernel nobody sleeps, and these functions do nothing.
-//
-// A worker that goes to sleep announces itself (sleepers) and looks for work once more. Then it waits on the futex with
-// the sequence number that it read before. A producer makes work available first and then looks for sleepers. Because
-// of the fences at least one of the two sees the other.
+// Wakes sleepers on the CPU (parking.hpp). In a kernel nobody sleeps, and these functions do nothing.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -16,9 +12,8 @@ namespace gpu4fs::engine {
 GPU4FS_FN inline void wake_workers(Engine& engine, u32 count) {
 #if !GPU4FS_DEVICE_CODE
   fence<Order::seq_cst, Scope::engine>();
-  if (load<Order::relaxed, Scope::engine>(&engine.parking.sleepers) == 0) return;
-  fetch_add<Order::acq_rel, Scope::engine>(&engine.parking.sequence, 1u);
-  futex_wake(&engine.parking.sequence, count);
+  const u32 claimed = claim_sleepers(engine.parking, count);
+  if (claimed != 0) futex_wake(futex_word(engine.parking), claimed);
 #else
   (void)engine;
   (void)count;

@@ -16,7 +16,7 @@ GPU4FS_FN bool more_follows(Group g, const Engine& engine, const RingTurn& turn,
 // No fence is needed, because the token has been passed on before. A worker that is about to sleep sees the ring and
 // stays awake, or it has announced itself earlier. Workers of a kernel do not sleep.
 GPU4FS_FN inline void wake_sleeper(Engine& engine) {
-  if (load<Order::relaxed, Scope::engine>(&engine.parking.sleepers) != 0) wake_workers(engine, 1);
+  if (sleeper_count(engine.parking) != 0) wake_workers(engine, 1);
 }
 
 // With the token: the first `wanted` staged descriptors may be answered without locks. If more commands follow, the
