@@ -129,6 +129,7 @@
   X(sleeper_woken_again, engine, "ParkingSchedules.*",                                                                \
     "Whoever has work for a worker that is waking up wakes it once more.")                                            \
   X(sleeper_not_counted, engine, "ParkingSchedules.*", "A worker goes to sleep and nobody knows.")                    \
+  X(loaded_page_left, system, "*AbsentReads*", "A read whose page was loaded for it goes the ordinary way.")          \
   X(frame_believed, system, "*OptimisticReads*", "A frame is read without a lock, and no checksum proves it.")         \
   X(long_read_unverified, engine, "LongReads.*", "A long read gives bytes of a damaged page.")                        \
   X(strict_times_remembered, engine, "Optimistic.StrictAccessTimesAreNotRemembered",                                  \

@@ -135,7 +135,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
   release_all_locks(engine, c);
 }
 
-// Returns a free slot. If a ring was skipped because there was no slot, a worker is woken. Leader only.
+// Slots were put into the list of free ones. If a ring was skipped because there was no slot, a worker is woken. Leader
+// only.
+GPU4FS_FN inline void announce_free_slots(Engine& engine) {
+  // Workers of a kernel do not sleep, so there is nobody to wake.
+  if (engine.config.caches_slots != 0) return;
+  fence<Order::seq_cst, Scope::engine>();
+  if (load<Order::relaxed, Scope::engine>(&engine.slots_exhausted) != 0) {
+    store<Order::relaxed, Scope::engine>(&engine.slots_exhausted, 0u);
+    wake_workers(engine, 1);
+  }
+}
+
+// Returns a free slot. Leader only.
 GPU4FS_FN inline void release_slot(Engine& engine, WorkerMemory& memory, u32 index) {
   GPU4FS_CHECK_GE(index, first_client_command);
   subtract<Scope::engine>(&engine.commands_active, 1u);
@@ -144,13 +156,7 @@ GPU4FS_FN inline void release_slot(Engine& engine, WorkerMemory& memory, u32 ind
     return;
   }
   engine.free_commands.push(index);
-  // Workers of a kernel do not sleep, so there is nobody to wake.
-  if (engine.config.caches_slots != 0) return;
-  fence<Order::seq_cst, Scope::engine>();
-  if (load<Order::relaxed, Scope::engine>(&engine.slots_exhausted) != 0) {
-    store<Order::relaxed, Scope::engine>(&engine.slots_exhausted, 0u);
-    wake_workers(engine, 1);
-  }
+  announce_free_slots(engine);
 }
 
 // Frees the slot of a command that has ended. Leader only.

@@ -35,6 +35,7 @@ GPU4FS_FN inline void reset_slot(CommandState& c, const wire::Command& command, 
   c.result = 0;
   c.progress = 0;
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.io_left)), 0u);
+  c.awaits_page = 0;
 
   store<Order::relaxed, Scope::engine>(&c.tasks.word, u64{0});
   store<Order::relaxed, Scope::engine>(&c.tasks.status, static_cast<u32>(Status::ok));

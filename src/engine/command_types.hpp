@@ -148,7 +148,8 @@ struct CommandState {
   u64 result;                              // atomic, 0 at first: for handlers whose tasks add to it
   u64 progress;                            // amount done before a restart, 0 at first, see wire::Restart
   CommandLock* wait_lock;                  // atomic, with waits_for_lock
-  u32 io_left;  // atomic: loads that are in flight for it, and one while its step begins some
+  u32 io_left;      // atomic: loads that are in flight for it, and one while its step begins some
+  u32 awaits_page;  // 1: it has run no step, and its page was not in memory (optimistic/awaited_page.hpp)
 
   alignas(memory_sector) HeldLock locks[held_lock_max];
 

@@ -15,6 +15,16 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
+// Completions that a Lane takes before it goes on with what has waited for them.
+inline constexpr u32 loaded_command_max = 8;
+
+// Commands in phase `running` that go on without locks, now that their page has been loaded
+// (optimistic/awaited_page.hpp). The caller of step_from_devices() goes on with them.
+struct LoadedCommands {
+  u32 count;
+  u32 indices[loaded_command_max];
+};
+
 // True: it was the last one.
 GPU4FS_FN inline bool end_io(CommandState& c) {
   const u32 before = fetch_sub<Order::acq_rel, Scope::engine>(&c.io_left, 1u);
@@ -22,9 +32,14 @@ GPU4FS_FN inline bool end_io(CommandState& c) {
   return before == 1;
 }
 
-GPU4FS_FN inline void tell_command(Engine& engine, u32 index) {
+// `loaded`: commands whose page has been loaded may be put here; null: they go to the run queue as all others do.
+GPU4FS_FN inline void tell_command(Engine& engine, u32 index, LoadedCommands* loaded = nullptr) {
   GPU4FS_CHECK_LT(index, engine.config.command_count);
-  if (end_io(engine.commands[index])) wake_command(engine, index);
+  CommandState& c = engine.commands[index];
+  if (!end_io(c)) return;
+  const bool is_wanted = loaded != nullptr && loaded->count < loaded_command_max && c.awaits_page != 0;
+  if (!is_wanted || !take_parked(c)) return wake_command(engine, index);
+  loaded->indices[loaded->count++] = index;
 }
 
 // Under the guard, after a change of the list.
@@ -90,13 +105,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status await_media(Engine& engine, CommandState
 }
 
 // Takes completions of devices, and restarts commands that waited for them. True if there were some. Collective.
+// `loaded`, for a Lane: commands that the caller goes on with. Null: all of them go to the run queue.
 template <class Group>
-GPU4FS_FN bool step_from_devices(Group g, Engine& engine) {
+GPU4FS_FN bool step_from_devices(Group g, Engine& engine, detail::LoadedCommands* loaded = nullptr) {
   const device::StagedDevices* const staged = engine.fs.space.staged;
   if (staged == nullptr) return false;
   // Others take completions meanwhile, so ranks that look one after the other may see different counts.
   if (!on_leader(g, [&] { return device::has_detached(*staged); })) return false;
-  const u32 count = device::take_completions(g, *staged, [&](u32 index) { detail::tell_command(engine, index); });
+  const u32 count =
+      device::take_completions(g, *staged, [&](u32 index) { detail::tell_command(engine, index, loaded); });
   if (GPU4FS_MUTANT(media_waiters_not_woken, count != 0, false)) on_leader(g, [&] { wake_media_waiters(engine); });
   return count != 0;
 }

@@ -139,6 +139,13 @@ struct EngineCounters : WorkerCounters, SharedCounters {};
 
 inline constexpr u32 cached_slot_max = unlocked_max;
 
+// A read of one page that a Lane has planned, and that is in no frame of the page cache (optimistic/awaited_page.hpp).
+struct AbsentRead {
+  const device::Device* device;  // nullptr: there is none
+  u64 page;                      // of the device
+  ReadPlan plan;                 // without the place of the page
+};
+
 // Work space of one worker. No other worker uses it. Hosts read the counters while the worker runs.
 struct WorkerMemory {
   WorkerCounters counters;
@@ -146,6 +153,7 @@ struct WorkerMemory {
   u32 cached_slot_count;
   u32 cached_slots[cached_slot_max];  // free slots for its next commands
   WorkerViews views;                  // of a CPU worker
+  AbsentRead absent;                  // of the command that a Lane has just tried to answer
   alignas(16) u8 page[page_size];     // data that a Lane has read and not verified yet
 };
 

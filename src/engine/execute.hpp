@@ -4,6 +4,7 @@
 #include "engine/admission.hpp"
 #include "engine/command_life.hpp"
 #include "engine/dispatch.hpp"
+#include "engine/optimistic/answer_loaded.hpp"
 #include "engine/tasks.hpp"
 
 namespace gpu4fs::engine {
@@ -249,6 +250,17 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
   }
 }
 
+// Goes on with commands whose page has been loaded. For a Lane.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void continue_loaded(Group g, Engine& engine, WorkerState& worker,
+                                               const detail::LoadedCommands& loaded) {
+  u32 left = detail::answer_loaded(g, engine, engine.worker_memory[worker.index], loaded);
+  for (; left != 0; left &= left - 1) {
+    const u32 index = loaded.indices[count_trailing_zeros(left)];
+    run_command(g, engine, worker, detail::Decision{detail::Next::step, Status::ok, index, 0});
+  }
+}
+
 // Runs an item of the run queue.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void run_item(Group g, Engine& engine, WorkerState& worker, u32 item) {
@@ -264,6 +276,9 @@ GPU4FS_FN GPU4FS_NOINLINE void run_item(Group g, Engine& engine, WorkerState& wo
     GPU4FS_CHECK(phase_of(c) == CommandPhase::queued);
     set_phase(c, CommandPhase::running);
   });
+  if constexpr (Group::size() == 1) {
+    if (c.awaits_page != 0) return continue_loaded(g, engine, worker, {1, {index}});
+  }
   run_command(g, engine, worker, detail::Decision{detail::Next::step, Status::ok, index, 0});
 }
 

@@ -39,7 +39,15 @@ GPU4FS_FN Taken answer_plain(Group g, WorkerMemory& memory, Session& session, u6
 }
 
 template <class Group>
-inline constexpr u32 fetch_max = Group::size() == 1 ? 1 : cached_slot_max;
+inline constexpr u32 fetch_max = cached_slot_max;
+
+// How many of the first `count` commands, which may be answered without locks, are taken together. A Lane has one after
+// the other, so it leaves chains to the ordinary way.
+template <class Group>
+GPU4FS_FN u32 unlocked_together(const ring::FetchedDescriptors& seen, u32 count) {
+  if constexpr (Group::size() == 1) return minimum(count_trailing_zeros(seen.linked | 1u << count), count);
+  return cut_to_chains(seen.linked, count);
+}
 
 // With the token, after `batch` descriptors were fetched and staged. The token stays held if nothing was taken or
 // Taken::keeps_token is set. Otherwise it is passed on. A warp fetches up to eight descriptors at once at first.
@@ -57,23 +65,25 @@ GPU4FS_FN Taken take_fetched(Group g, Engine& engine, WorkerState& worker, const
   if (found == 0) return Taken{no_command, 0, 0, 0};
   GPU4FS_TRACE_POINT(fetch);
   const u32 plain = minimum(count_trailing_zeros(u32{~seen.plain}), found);
-  if (plain != 0) return answer_plain(g, engine.worker_memory[worker.index], session, position, plain);
+  if (plain != 0) {
+    return answer_plain(g, engine.worker_memory[worker.index], session, position, minimum(plain, Group::size()));
+  }
   const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
   const u32 apart = count_trailing_zeros(other);
   const RingTurn turn = RingTurn::make(engine, worker, is_quiet, seen.linked);
   const u32 may_be_unlocked = minimum(count_trailing_zeros(u32{~seen.unlocked}), found);
-  const u32 unlocked = cut_to_chains(seen.linked, may_be_unlocked);
+  const u32 unlocked = unlocked_together<Group>(seen, may_be_unlocked);
   // The first chain may end among descriptors that were not fetched.
-  if (unlocked == 0 && may_be_unlocked == batch && batch < fetch_max<Group>) {
+  if (Group::size() != 1 && unlocked == 0 && may_be_unlocked == batch && batch < fetch_max<Group>) {
     worker.fetch_count = fetch_max<Group>;
     worker.ring_is_quiet = 0;
     return Taken{no_command, 0, 0, 0};
   }
   if (unlocked != 0) {
-    const Taken taken = take_unlocked(g, engine, turn, seen, unlocked);
+    const Taken taken = take_together(g, engine, turn, seen, unlocked);
     if (taken.consumed != 0) return taken;
   }
-  const u32 single = minimum(apart, engine.config.batch_max);
+  const u32 single = minimum(apart, minimum(engine.config.batch_max, Group::size()));
   // If workers sleep, they have to be woken for each command, and take_chains() does this.
   if (single != 0 && engine.config.caches_slots != 0) {
     const Taken taken = take_single(g, engine, turn, single);

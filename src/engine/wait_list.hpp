@@ -53,6 +53,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void wake_command(Engine& engine, u32 index) {
   }
 }
 
+// The caller goes on with a parked command, which nobody else can wake any more, in place of wake_command(). False: its
+// worker has not parked it yet.
+GPU4FS_FN inline bool take_parked(CommandState& c) {
+  u32 expected = static_cast<u32>(CommandPhase::parked);
+  return compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, expected, static_cast<u32>(CommandPhase::running));
+}
+
 // A step returned that it waits. True: parked. False: woken meanwhile, so it has to run again.
 GPU4FS_FN inline bool park_command(CommandState& c) {
   u32 expected = static_cast<u32>(CommandPhase::running);

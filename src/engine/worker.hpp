@@ -54,6 +54,20 @@ GPU4FS_FN bool step_from_board(Group g, Engine& engine, WorkerState& worker) {
   return true;
 }
 
+// A thread of the host takes several completions, and goes on itself with the commands whose pages it has now.
+template <class Group>
+GPU4FS_FN bool step_from_completions(Group g, Engine& engine, WorkerState& worker) {
+  if constexpr (Group::size() == 1) {
+    LoadedCommands loaded{0, {}};
+    u32 taken = 0;
+    while (taken < loaded_command_max && step_from_devices(g, engine, &loaded)) ++taken;
+    if (loaded.count != 0) continue_loaded(g, engine, worker, loaded);
+    return taken != 0;
+  } else {
+    return step_from_devices(g, engine);
+  }
+}
+
 // For a worker of a service kernel that looks at rings. Other workers serve the run queue.
 template <class Group>
 GPU4FS_FN bool poller_step(Group g, Engine& engine, WorkerState& worker) {
@@ -104,7 +118,7 @@ template <class Group>
 GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   ++worker.turn;
   worker.ran_tasks = 0;
-  if (step_from_devices(g, engine)) return true;
+  if (detail::step_from_completions(g, engine, worker)) return true;
   if (worker.keeps_token != 0 && worker.polls_rings != 0) return detail::poller_step(g, engine, worker);
   const bool rings_first = worker.rings_first != 0 || worker.turn % 4 == 0;
   if (rings_first && detail::step_from_rings(g, engine, worker)) return true;

@@ -155,7 +155,8 @@ GPU4FS_FN inline FetchedDescriptors fetch_alone(const EngineRing& ring, u64 posi
       all &= facts;
       is_valid = unit_is_valid(value, unit, sequence) && is_valid;
     }
-    if (!is_valid) continue;
+    // Nobody looks at what is behind a missing one.
+    if (!is_valid) break;
     fetched.valid |= 1u << i;
     if ((first & unit_links) != 0) fetched.linked |= 1u << i;
     if ((all & unit_is_plain) != 0) fetched.plain |= 1u << i;

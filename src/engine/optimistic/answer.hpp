@@ -246,13 +246,16 @@ GPU4FS_FN constexpr bool gives_inode(wire::Opcode opcode) {
 }
 
 // Waits for the pages of the ranks' planned reads that are in no frame. A worker of the host has other commands to
-// process meanwhile, so there these reads go the ordinary way. Uniform.
+// process meanwhile, so there the command waits without it (engine/poll/answer_each.hpp). Uniform.
 template <class Group>
-GPU4FS_FN void load_absent(Group g, const ReaderContext& reader, const FreshViews& fresh, Attempt* mine) {
+GPU4FS_FN void load_absent(Group g, const ReaderContext& reader, WorkerMemory& memory, const FreshViews& fresh,
+                           Attempt* mine) {
   const bool is_absent = mine->planned == Planned::absent;
   if (g.ballot(is_absent) == 0) return;
   if (is_absent) mine->planned = Planned::nothing;
-  if constexpr (Group::size() != 1) {
+  if constexpr (Group::size() == 1) {
+    memory.absent = {fresh.absent.device, fresh.absent.page, mine->read};
+  } else {
     const device::StagedPage page = is_absent ? fresh.absent : device::StagedPage{nullptr, 0};
     const u8* const frame = await_frames(g, *reader.engine, page);
     if (is_absent && frame != nullptr) {
@@ -297,7 +300,7 @@ GPU4FS_FN u32 attempt_chains(Group g, const ReaderContext& reader, const RingTur
     if ((ready >> rank & 1) != 0) own.command.inode = inode;
     mine->filled = {};
   }
-  load_absent(g, reader, fresh, mine);
+  load_absent(g, reader, *turn.memory, fresh, mine);
   copy_repeated(g, reader, mine);
   // An error ends a chain, and the ordinary way cancels its rest.
   const bool is_error = mine->status != Status::ok && (turn.linked >> rank & 1) != 0;
@@ -381,7 +384,7 @@ GPU4FS_FN Answered answer_inside_gate(Group g, const ReaderContext& reader, cons
 }
 
 // Tries the turn's first `count` commands, whose units the ranks have. Returns the set of completed commands. Uniform.
-// In a kernel this is a function of its own, because polling does not need its registers.
+// In a kernel this is a function of its own, because polling does not need its registers. A Lane has answer_each().
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 answer_without_locks(Group g, Engine& engine, const RingTurn& turn,
                                                    const ring::FetchedDescriptors& seen, u32 count) {
