@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "growth/growing_pool.hpp"
@@ -29,12 +28,21 @@ struct FakeDrive {
   u32 queues_max = 8;
   bool has_abort = true;
   std::atomic<u32> forgets{0};  // commands that move bytes, from now on
+  std::atomic<u32> stops{0};    // how often it stops, at the next commands that move bytes, until it is reset
   int opened_count = 0;
   int wish = -1;                                   // while it is open
   nvme::EmulatedController* controller = nullptr;  // while it is open
   std::atomic<u64> mapped_count{0};
   std::string complaint;  // of the controllers before
 };
+
+// One less, if there is one.
+bool take_one(std::atomic<u32>& count) {
+  for (u32 left = count; left != 0;) {
+    if (count.compare_exchange_strong(left, left - 1)) return true;
+  }
+  return false;
+}
 
 class FakeAccess final : public nvme::DriveAccess {
  public:
@@ -47,9 +55,8 @@ class FakeAccess final : public nvme::DriveAccess {
     options.misbehave = [&drive](const nvme::SubmissionEntry& entry) {
       const bool moves_bytes = entry.opcode == static_cast<u8>(nvme::IoOpcode::read) ||
                                entry.opcode == static_cast<u8>(nvme::IoOpcode::write);
-      for (u32 left = drive.forgets; moves_bytes && left != 0;) {
-        if (drive.forgets.compare_exchange_strong(left, left - 1)) return nvme::Misbehaviour::silence;
-      }
+      if (moves_bytes && take_one(drive.forgets)) return nvme::Misbehaviour::silence;
+      if (moves_bytes && take_one(drive.stops)) return nvme::Misbehaviour::fatal;
       return drive.misbehaviour.load();
     };
     controller_ = std::make_unique<nvme::EmulatedController>(bus_, options);
@@ -322,23 +329,17 @@ enum class Fault { forgets_commands, forgets_and_ignores_aborts, stops };
 // Blocks of the file are written while the drive fails, once.
 void write_beside(Fault how, FakeDrive& drive, GrowthMount& mount, u64 inode, u64 first, u64 end) {
   if (how == Fault::stops) {
-    drive.misbehaviour = nvme::Misbehaviour::fatal;
+    drive.stops = 1;
   } else {
     // Each of them may need a reset, of which there are four.
     drive.forgets = how == Fault::forgets_commands ? 3 : 2;
   }
-  std::thread cure([&] {
-    while (drive.misbehaviour != nvme::Misbehaviour::none && drive.controller->is_dma_allowed()) {
-      std::this_thread::yield();
-    }
-    drive.misbehaviour = nvme::Misbehaviour::none;
-  });
   for (u64 block = first; block < end; ++block) {
     EXPECT_EQ(write_block(mount.files(), inode, block, 7 + block), Status::ok);
   }
   EXPECT_EQ(mount.files().simple(wire::Opcode::sync, 0, 0, 0).status, Status::ok);
   EXPECT_EQ(drive.forgets, 0u);
-  cure.join();
+  EXPECT_EQ(drive.stops, 0u);
 }
 
 void survive(Fault how, u32 namespace_count) {
