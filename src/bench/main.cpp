@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/process_client.hpp"
 #include "bench/result.hpp"
 #include "bench/verbs.hpp"
 #include "cli/verb.hpp"
@@ -14,7 +15,7 @@ namespace gpu4fs::bench {
 
 namespace {
 
-enum class Action { run, trace, fuse, programs, btrfs, nvme, drives, report };
+enum class Action { run, trace, fuse, programs, btrfs, nvme, drives, process_client, report };
 Action action = Action::report;
 BenchRunOptions run_options;
 BenchTraceOptions trace_options;
@@ -23,6 +24,7 @@ BenchProgramsOptions programs_options;
 BenchBtrfsOptions btrfs_options;
 BenchNvmeOptions nvme_options;
 BenchDrivesOptions drives_options;
+std::string process_client_socket;
 std::vector<std::string> report_paths;
 
 void add_drives_options(cli::CommandLine& line) {
@@ -47,6 +49,14 @@ void add_drives_options(cli::CommandLine& line) {
   drives.on_selected([] { action = Action::drives; });
 }
 
+// For this program itself.
+void add_process_client_options(cli::CommandLine& line) {
+  process_client_socket = {};
+  cli::CommandLine client = line.subcommand("process-client", "a client of the part processes, which starts it");
+  client.option("--socket", process_client_socket, "Session socket of the server").required();
+  client.on_selected([] { action = Action::process_client; });
+}
+
 void add_options(cli::CommandLine line) {
   run_options = {};
   trace_options = {};
@@ -61,11 +71,12 @@ void add_options(cli::CommandLine line) {
   run.option("-o,--output", run_options.output, "Write the result as JSON to this file");
   run.option("--step", run_options.step, "Bytes that one command of a large transfer moves (default 256M)");
   run.flag("--quick", run_options.quick, "Less data and fewer repetitions");
-  run.option("--only", run_options.only,
-             "Parts to run: first, files, vram, scrub, latency, rate, paths, sync, recovery, idle, checkpoint, tier, "
-             "checksums, raid, rebuild, emptying, empty; sweep only when named")
-      .one_of({"first", "files", "vram", "scrub", "latency", "rate", "paths", "sync", "recovery", "idle", "checkpoint",
-               "tier", "checksums", "raid", "rebuild", "emptying", "empty", "sweep"});
+  run.option(
+         "--only", run_options.only,
+         "Parts to run: first, files, vram, scrub, latency, rate, paths, sync, recovery, processes, idle, checkpoint, "
+         "tier, checksums, raid, rebuild, emptying, empty; sweep only when named")
+      .one_of({"first", "files", "vram", "scrub", "latency", "rate", "paths", "sync", "recovery", "processes", "idle",
+               "checkpoint", "tier", "checksums", "raid", "rebuild", "emptying", "empty", "sweep"});
   run.option("--level", run_options.levels, "Pools of the parts raid, rebuild and sweep; default all")
       .one_of({"raid0", "raid1", "raid5-3+1", "raid6-4+2", "raid7-5+3"});
   run.on_selected([] { action = Action::run; });
@@ -106,6 +117,7 @@ void add_options(cli::CommandLine line) {
       .one_of({"rate", "sharing", "latency", "tail", "mapper", "classes", "sizes", "size-latency", "cache"});
   nvme.on_selected([] { action = Action::nvme; });
   add_drives_options(line);
+  add_process_client_options(line);
   cli::CommandLine report = line.subcommand("report", "print results: what, measured, required, met or short");
   report.option("results", report_paths, "JSON files, default bench/results/*.json");
   report.on_selected([] { action = Action::report; });
@@ -127,6 +139,8 @@ int run() {
       return bench_nvme(nvme_options);
     case Action::drives:
       return bench_drives(drives_options);
+    case Action::process_client:
+      return run_process_client(process_client_socket);
     case Action::report:
       return bench_report(report_paths);
   }

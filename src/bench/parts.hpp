@@ -106,6 +106,8 @@ void bench_small_reads(BenchContext& context);
 void bench_path_reads(BenchContext& context);
 void bench_sync(BenchContext& context);
 void bench_recovery(BenchContext& context);
+// Clients in processes of their own; the server has a session socket.
+void bench_processes(BenchContext& context);
 void bench_idle(BenchContext& context);
 void bench_checkpoint_pause(BenchContext& context);
 

@@ -25,6 +25,7 @@ class MemoryPool {
   MemoryPool& operator=(const MemoryPool&) = delete;
 
   const std::vector<std::string>& paths() const { return paths_; }
+  const std::string& folder() const { return folder_; }
 
  private:
   std::string folder_;

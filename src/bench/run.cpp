@@ -33,17 +33,10 @@ struct Part {
   void (*run)(BenchContext&);
 };
 constexpr Part parts[] = {
-    {"first", bench_first_touch},
-    {"files", bench_files},
-    {"vram", bench_read_device},
-    {"scrub", bench_scrub},
-    {"latency", bench_latency},
-    {"rate", bench_small_reads},
-    {"paths", bench_path_reads},
-    {"sync", bench_sync},
-    {"recovery", bench_recovery},
-    {"idle", bench_idle},
-    {"checkpoint", bench_checkpoint_pause},
+    {"first", bench_first_touch},   {"files", bench_files},     {"vram", bench_read_device},
+    {"scrub", bench_scrub},         {"latency", bench_latency}, {"rate", bench_small_reads},
+    {"paths", bench_path_reads},    {"sync", bench_sync},       {"recovery", bench_recovery},
+    {"processes", bench_processes}, {"idle", bench_idle},       {"checkpoint", bench_checkpoint_pause},
 };
 
 // The median of several passes, without the first, which warms up.
@@ -126,6 +119,8 @@ int bench_run(const BenchRunOptions& options) {
   session::ServerOptions server_options;
   server_options.device_paths = pool.paths();
   server_options.engine = engine_choice(on_gpu ? "cuda" : "cpu");
+  server_options.control_folder = pool.folder();
+  server_options.has_process_sessions = true;
   server_options.commit_interval_s = 0;  // checkpoints happen only when a part requests them
   server::PoolServer server(server_options);
   server.start();
