@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "base/limits.hpp"
@@ -68,7 +69,7 @@ inline void append_run(std::vector<PageRun>& runs, PageRun run) {
   }
 }
 
-inline bool is_resident(const std::vector<PageRun>& runs) {
+inline bool is_resident(std::span<const PageRun> runs) {
   return std::all_of(runs.begin(), runs.end(), [](const PageRun& run) { return is_resident(run.state); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/bits.hpp"
 #include "base/mutant.hpp"
 
 namespace gpu4fs::route {
@@ -9,7 +10,7 @@ namespace gpu4fs::route {
 namespace {
 
 u64 page_up(u64 offset) {
-  return (offset + page_size - 1) / page_size * page_size;
+  return align_up(offset, page_size);
 }
 
 }  // namespace
@@ -41,9 +42,7 @@ ReadDecision ReadAhead::decide(ByteRange bytes, std::span<const PageRun> runs, u
     end_window();
     return decision;
   }
-  const bool all_resident =
-      std::all_of(runs.begin(), runs.end(), [](const PageRun& run) { return is_resident(run.state); });
-  if (bytes.length > window_max && !all_resident) {
+  if (bytes.length > window_max && !is_resident(runs)) {
     end_window();
     decision.source = ReadSource::medium;
     decision.reason = Reason::above_window;
