@@ -234,7 +234,11 @@ void CpuEngine::sleep(WorkerState& worker, StepMark& mark) {
 // A client in another process rings its doorbell only if all workers sleep, or have announced it. It publishes first
 // and then reads the word. A worker writes the word first and then looks at the rings. So at least one of them sees the
 // other. Whoever has changed the number of sleepers writes the words after that, so the last number counts.
+//
+// A session that gets its doorbell at this moment is either counted here, or its add_doorbell() sees the number of
+// sleepers that the caller has changed.
 void CpuEngine::tell_whether_asleep() {
+  fence<Order::seq_cst, Scope::engine>();
   if (doorbell_count_.load() == 0) return;
   const std::lock_guard<std::mutex> guard(doorbells_mutex_);
   const bool all_sleep = load<Order::acquire, Scope::engine>(&engine_->parking.sleepers) >= worker_count_;

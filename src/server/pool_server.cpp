@@ -61,6 +61,7 @@ PoolServer::PoolServer(session::ServerOptions options)
       upcalls_(mounted_, mapper_, grower_, chunk_maker_, death_),
       discarder_(trimmer_),
       commit_timer_(mounted_, *this, trimmer_, discarder_, death_) {
+  // Also if nobody else wants to know of it.
   on_death([] {});
 }
 
